@@ -1,0 +1,61 @@
+"""cstorch: PyTorch training steps traced once, compiled whole and replayed, under the Cerebras programming model.
+
+This module is the public API, name for name that of `cerebras.pytorch`. To read the code, follow one batch:
+`utils/data/executor.py`, `tracing/step.py`, `compiler/compile.py`, `appliance/local.py`, then the closures in
+`tracing/closures.py`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+import cstorch.device as _device  # registers the torch device "csx"  # noqa: F401
+from cstorch import backend, backends, distributed, errors, storage, utils
+from cstorch.backend import Backend, current_backend, current_torch_device, use_cs
+from cstorch.compiled_module import compile  # noqa: A004
+from cstorch.creation import full, full_like, ones, ones_like, zeros, zeros_like
+from cstorch.numpy_conversion import from_numpy, to_numpy
+from cstorch.storage import load, save
+from cstorch.tracing.closures import checkpoint_closure, step_closure
+
+if TYPE_CHECKING:
+    from cstorch.tracing.step import trace
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Backend",
+    "__version__",
+    "backend",
+    "backends",
+    "checkpoint_closure",
+    "compile",
+    "current_backend",
+    "current_torch_device",
+    "distributed",
+    "errors",
+    "from_numpy",
+    "full",
+    "full_like",
+    "load",
+    "ones",
+    "ones_like",
+    "save",
+    "step_closure",
+    "storage",
+    "to_numpy",
+    "trace",
+    "use_cs",
+    "utils",
+    "zeros",
+    "zeros_like",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "trace":  # what tracing needs of torch takes half a second to import: not before it is used
+        value = importlib.import_module("cstorch.tracing.step").trace
+        globals()["trace"] = value
+        return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,43 @@
+"""PyTorch's private surface for a device backend in Python and for wrapper subclasses (torch 2.13)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import return_and_correct_aliasing
+from torch.utils.backend_registration import (
+    _DummyBackendModule,
+    _setup_privateuseone_for_python_backend,
+)
+
+__all__ = [
+    "BackendModule",
+    "disabled_torch_function",
+    "make_wrapper",
+    "register_backend",
+    "return_and_correct_aliasing",
+]
+
+disabled_torch_function: Any = torch._C._disabled_torch_function_impl
+"""Assigned to `__torch_function__`: the subclass takes no part in the function protocol."""
+
+BackendModule: Any = _DummyBackendModule
+"""Base of the module that becomes `torch.<device name>`."""
+
+
+def register_backend(name: str, module: object) -> None:
+    """Claim the PrivateUse1 device under `name`; `module` becomes `torch.<name>`."""
+    _setup_privateuseone_for_python_backend(name, backend_module=module)
+
+
+def make_wrapper(cls: type, like: torch.Tensor, device: torch.device) -> Any:
+    """Make a tensor of class `cls` on `device` with the metadata of `like` and no storage of its own."""
+    return torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+        cls,
+        like.shape,
+        strides=like.stride(),
+        storage_offset=like.storage_offset(),
+        dtype=like.dtype,
+        device=device,
+    )

@@ -1,0 +1,63 @@
+"""PyTorch's private surface for tracing: fake tensors, modes, the is-compiling flag (torch 2.13)."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+    UnsupportedOperatorException,
+)
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import _disable_current_modes as outside_modes
+
+__all__ = [
+    "DATA_DEPENDENT",
+    "FakeTensor",
+    "FakeTensorMode",
+    "TorchDispatchMode",
+    "compiling",
+    "mutated_arguments",
+    "outside_modes",
+    "raw_optimizer_step",
+]
+
+DATA_DEPENDENT = (DataDependentOutputException, DynamicOutputShapeException, UnsupportedOperatorException)
+"""What fake tensors raise when a result depends on values."""
+
+
+@contextlib.contextmanager
+def compiling() -> Iterator[None]:
+    """`torch.compiler.is_compiling()` is true within, so torch.optim stays in tensor arithmetic."""
+    before = torch.compiler._is_compiling_flag
+    torch.compiler._is_compiling_flag = True
+    try:
+        yield
+    finally:
+        torch.compiler._is_compiling_flag = before
+
+
+def mutated_arguments(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    """Arguments that the operator `func` writes to, in the order of its schema."""
+    schema = func._schema
+    if not schema.is_mutable:
+        return []
+    found = []
+    for position, argument in enumerate(schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            value = args[position] if position < len(args) else kwargs.get(argument.name)
+            found.extend(value if isinstance(value, (list, tuple)) else [value])
+    return found
+
+
+def raw_optimizer_step(optimizer: torch.optim.Optimizer) -> Any:
+    """The class's `step` without the wrapper that calls step hooks and profilers."""
+    step = type(optimizer).step
+    return getattr(step, "__wrapped__", step) if getattr(step, "hooked", False) else step
+

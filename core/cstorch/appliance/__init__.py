@@ -1,0 +1,1 @@
+"""An Executable runs: in this process, or on several systems."""

@@ -1,0 +1,141 @@
+"""`cstorch.backend`: makes the backend of the process, or returns it. The module itself is callable.
+
+Programs use the name both ways: `cstorch.backend("CSX")` and `from cstorch.backend import Backend`.
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from cstorch.backends.base import Backend, BackendType
+from cstorch.errors import BackendError
+from cstorch.tracing.context import context
+
+__all__ = [
+    "Backend",
+    "BackendType",
+    "backend",
+    "current_backend",
+    "current_torch_device",
+    "use_cs",
+]
+
+
+def _csx(*args: Any, **kwargs: Any) -> Backend:
+    from cstorch.backends.csx_backend import CsxBackend
+
+    return CsxBackend(*args, **kwargs)
+
+
+def _cpu(*args: Any, **kwargs: Any) -> Backend:
+    from cstorch.backends.cpu_backend import CpuBackend
+
+    return CpuBackend(*args, **kwargs)
+
+
+def _gpu(*args: Any, **kwargs: Any) -> Backend:
+    raise BackendError(
+        "the GPU backend is not part of this version of cstorch. "
+        'Use cstorch.backend("CSX") or cstorch.backend("CPU").'
+    )
+
+
+_KINDS: dict[str, Callable[..., Backend]] = {"CSX": _csx, "CPU": _cpu, "GPU": _gpu}
+
+
+def backend(backend_type: str | None = None, *args: Any, **kwargs: Any) -> Backend:
+    """Instantiate a backend, or return the current one (`cerebras.pytorch.backend`).
+
+    Args:
+        backend_type: "CSX", "CPU" or "GPU", in any case; None for the backend that exists.
+        *args: Passed to the backend.
+        **kwargs: Passed to the backend: see CsxBackend and CpuBackend.
+
+    Returns:
+        The backend. It stays current until `close()`, or the end of a `with` block around it.
+
+    Raises:
+        TypeError: the type is not a string, or arguments were given without one.
+        ValueError: unknown type.
+        BackendError: no type was given and there is no backend; or a backend of another type exists.
+    """
+    if backend_type is None:
+        if args or kwargs:
+            raise TypeError(
+                "backend() got arguments but no backend_type. Name the type first, for example "
+                'cstorch.backend("CSX", artifact_dir="logs").'
+            )
+        return _current()
+    if not isinstance(backend_type, str):
+        raise TypeError(
+            f'backend_type is a {type(backend_type).__name__}, expected a string: "CSX", "CPU" or "GPU".'
+        )
+    name = backend_type.upper()
+    if name not in _KINDS:
+        raise ValueError(f"backend_type is {backend_type!r}, expected one of {', '.join(_KINDS)}.")
+    existing = context.backend
+    if existing is not None and existing.backend_type.name != name:
+        raise BackendError(
+            "Cannot instantiate multiple backends. A backend with type "
+            f"{existing.backend_type.name} has already been instantiated. End it with backend.close() first."
+        )
+    made = _KINDS[name](*args, **kwargs)
+    context.backend = made
+    return made
+
+
+def _current() -> Backend:
+    if context.backend is None:
+        raise BackendError(
+            'no backend has been instantiated. Make one first, for example cstorch.backend("CSX").'
+        )
+    current: Backend = context.backend
+    return current
+
+
+def current_backend(raise_exception: bool = True, raise_warning: bool = True) -> Backend | None:
+    """DEPRECATED: use `cstorch.backend()`. The current backend (`cerebras.pytorch.current_backend`).
+
+    Args:
+        raise_exception: Raise when there is no backend; otherwise None is returned.
+        raise_warning: Warn that this function is deprecated.
+
+    Raises:
+        BackendError: there is no backend and `raise_exception` is set.
+    """
+    if raise_warning:
+        warnings.warn(
+            "cstorch.current_backend() is deprecated; write cstorch.backend() instead.",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+    if context.backend is None and not raise_exception:
+        return None
+    return _current()
+
+
+def current_torch_device() -> torch.device:
+    """The torch device of the current backend; the cpu when there is none (`cerebras.pytorch.current_torch_device`)."""
+    return torch.device("cpu") if context.backend is None else _current().torch_device
+
+
+def use_cs() -> bool:
+    """Whether the active device is a CSX device (`cerebras.pytorch.use_cs`)."""
+    return context.backend is not None and _current().is_csx
+
+
+class _CallableModule(types.ModuleType):
+    """Lets the module `cstorch.backend` be called as the function of that name."""
+
+    def __call__(self, backend_type: str | None = None, *args: Any, **kwargs: Any) -> Backend:
+        return backend(backend_type, *args, **kwargs)
+
+
+_CallableModule.__call__.__doc__ = backend.__doc__
+sys.modules[__name__].__class__ = _CallableModule

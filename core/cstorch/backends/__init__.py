@@ -1,0 +1,1 @@
+"""The backends CSX, CPU and GPU, and `backends.csx`, the flags of the first (`cerebras.pytorch.backends`)."""

@@ -1,0 +1,121 @@
+"""The Backend base class: which device a program runs on and where its artifacts go."""
+
+from __future__ import annotations
+
+import enum
+import os
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import nn
+
+from cstorch.tracing.context import context
+from cstorch.tracing.program import Executable, Program
+
+
+class BackendType(enum.Enum):
+    """The kinds of backend."""
+
+    CSX = "CSX"
+    CPU = "CPU"
+    GPU = "GPU"
+
+
+class BackendDevice:
+    """`backend.device`: a context manager in which a model is built for the device.
+
+    Modules are initialised on the host with PyTorch's own random stream, so that their values are those of
+    eager PyTorch under the same seed; `cstorch.compile` moves them.
+    """
+
+    def __init__(self, torch_device: torch.device) -> None:
+        self.torch_device = torch_device
+
+    def __enter__(self) -> BackendDevice:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return None
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.torch_device})"
+
+
+class Backend:
+    """Where programs run. Made by `cstorch.backend(...)`; one at a time in a process.
+
+    Args:
+        artifact_dir: Folder for reports and profiles of runs; default `./cerebras_logs`.
+
+    Attributes:
+        backend_type: A BackendType; its `.name` is "CSX", "CPU" or "GPU".
+        torch_device: The torch.device of tensors on this backend.
+        device: A context manager for building models.
+        modules: The modules that were given to `cstorch.compile`.
+        is_tracing: Whether the body of a traced step is being recorded now.
+        is_e2e_execution: Whether programs are executed; false for compile_only and validate_only.
+    """
+
+    backend_type: BackendType
+    cluster_config: Any = None
+
+    def __init__(self, torch_device: torch.device, artifact_dir: str | os.PathLike[str] | None = None) -> None:
+        self.torch_device = torch_device
+        self.device = BackendDevice(torch_device)
+        self.artifact_dir = artifact_dir if artifact_dir is not None else Path.cwd() / "cerebras_logs"
+        self.modules: list[nn.Module] = []
+        self.is_tracing = False
+        self.is_e2e_execution = True
+
+    @property
+    def artifact_dir(self) -> Path:
+        """The artifact folder; may be assigned."""
+        return self._artifact_dir
+
+    @artifact_dir.setter
+    def artifact_dir(self, value: str | os.PathLike[str]) -> None:
+        self._artifact_dir = Path(value)
+
+    @property
+    def is_csx(self) -> bool:
+        """Whether this is the CSX backend."""
+        return self.backend_type is BackendType.CSX
+
+    @property
+    def is_cpu(self) -> bool:
+        """Whether this is the CPU backend."""
+        return self.backend_type is BackendType.CPU
+
+    @property
+    def is_gpu(self) -> bool:
+        """Whether this is the GPU backend."""
+        return self.backend_type is BackendType.GPU
+
+    def load(self, program: Program, example: list[torch.Tensor]) -> Executable | None:
+        """Make a program ready to run; None when programs are not executed."""
+        raise NotImplementedError(f"the {self.backend_type.name} backend runs steps as they are")
+
+    def to_cpu(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The contents of `tensor` as a cpu tensor of its own."""
+        return tensor.detach().cpu()
+
+    def close(self) -> None:
+        """End this backend, so that another one can be made in the process."""
+        self.modules.clear()
+        if context.backend is self:
+            context.backend = None
+
+    def __enter__(self) -> Backend:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<{self.backend_type.name} backend on {self.torch_device}>"

@@ -1,0 +1,1 @@
+"""A Program becomes an Executable: passes over the graph, AOTInductor or the interpreter, the cache."""

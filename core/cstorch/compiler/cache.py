@@ -1,0 +1,72 @@
+"""Where compiled libraries are kept: one folder per program in compile_dir, named by what the library depends on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import platform
+import stat
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from cstorch.compiler.native import options_now
+from cstorch.tracing.program import Program
+
+logger = logging.getLogger("cstorch.compile")
+
+DEFAULT = Path("/opt/cerebras/cached_compile")
+
+
+def cache_folder(requested: str | os.PathLike[str] | None) -> Path:
+    """The folder to keep libraries in: the one asked for, the default, or the user's cache folder."""
+    if requested is not None:
+        folder = Path(requested)
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder.resolve()
+    try:
+        DEFAULT.mkdir(parents=True, exist_ok=True)
+        if os.access(DEFAULT, os.W_OK):
+            return DEFAULT
+    except OSError:
+        pass
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    folder = base / "cstorch" / "cached_compile"
+    folder.mkdir(parents=True, exist_ok=True)
+    logger.info("%s cannot be written; compiled programs are kept in %s", DEFAULT, folder)
+    return folder
+
+
+def is_trusted(path: Path) -> bool:
+    """Whether only this user or root can have written `path` and its folder: a library is code."""
+    for item in (path, path.parent, path.parent.parent):
+        info = item.stat()
+        if info.st_uid not in (0, os.getuid()) or info.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            return False
+    return True
+
+
+def program_key(program: Program, example: list[torch.Tensor]) -> str:
+    """A hash of all that the library of `program` depends on."""
+    parts: list[Any] = [
+        torch.__version__,
+        platform.machine(),
+        torch.backends.cpu.get_cpu_capability(),
+        torch.get_num_threads(),
+        sorted(options_now().items()),
+        program.graph.code,
+        [(tuple(t.shape), t.stride(), str(t.dtype)) for t in example],
+    ]
+    digest = hashlib.sha256(json.dumps(parts, default=str).encode())
+    for node in program.graph.graph.nodes:
+        if node.op == "get_attr":
+            digest.update(getattr(program.graph, node.target).numpy().tobytes())
+    return digest.hexdigest()[:32]
+
+
+def library_path(folder: Path, key: str) -> Path:
+    """Where the library of a program is, or will be."""
+    return folder / key / "library.so"

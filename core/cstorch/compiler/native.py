@@ -1,0 +1,64 @@
+"""Compiles a program into one shared library with AOTInductor and loads it into this process."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from cstorch._torch_private.inductor import aot_compile, cpp_compiler, load_library
+from cstorch.tracing.program import Program
+
+OPTIONS: dict[str, Any] = {
+    # The instruction set is read from the processor; compiling a test program for it costs five seconds.
+    "cpp.vec_isa_ok": True,
+    # What surrounds the kernels is glue: optimizing it costs seconds and gains microseconds.
+    "aot_inductor.compile_wrapper_opt_level": "O1",
+    "aot_inductor.enable_line_tables": False,
+}
+
+
+class NativeExecutable:
+    """An executable that calls a compiled library.
+
+    Args:
+        path: The library, as made by `compile_native`.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._run = load_library(str(path))
+
+    def __call__(self, inputs: list[Any]) -> list[torch.Tensor]:
+        return self._run(inputs)
+
+
+def options_now() -> dict[str, Any]:
+    """Compile options under the present settings of the process."""
+    return {**OPTIONS, "fallback_random": torch.are_deterministic_algorithms_enabled()}
+
+
+def has_compiler() -> bool:
+    """Whether a C++ compiler is there to compile with."""
+    try:
+        return shutil.which(cpp_compiler()) is not None
+    except Exception:
+        return False
+
+
+def compile_native(program: Program, example: list[torch.Tensor], target: Path) -> None:
+    """Compile `program` and put the library at `target`, whole or not at all.
+
+    Args:
+        program: The program; its graph has been through the passes.
+        example: Inputs with the shapes, strides and dtypes of the real ones. They are not changed.
+        target: Where the library goes.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".compiling-", dir=target.parent) as folder:
+        options = {**options_now(), "aot_inductor.output_path": str(Path(folder) / "library.so")}
+        made = Path(aot_compile(program.graph, example, options))
+        made.replace(target)

@@ -1,0 +1,10 @@
+"""The torch device "csx": its registration and its tensors.
+
+Importing this package registers the device for the process. `torch.device("csx")`, `tensor.to("csx")` and
+`module.to("csx")` then work as for any device.
+"""
+
+from cstorch.device.registration import CSX
+from cstorch.device.tensor import CsxTensor, ValueCell, to_host
+
+__all__ = ["CSX", "CsxTensor", "ValueCell", "to_host"]

@@ -1,0 +1,231 @@
+"""CsxTensor: a tensor on the csx device, holding its contents on the host or standing for a value of a step.
+
+A CsxTensor is in one of two states. It *holds* a cpu tensor in `_host`, and then operations outside a traced
+step run on that at once. Or it is a *handle*: it stands for a value inside a program (`_fake` has its shape
+and dtype while the step is traced) and its contents can be had in a step closure only.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from cstorch._torch_private.device import (
+    disabled_torch_function,
+    make_wrapper,
+    return_and_correct_aliasing,
+)
+from cstorch.device.registration import CSX
+from cstorch.errors import BackendError, ValueReadError
+from cstorch.where import user_line
+
+aten = torch.ops.aten
+
+
+class ValueCell:
+    """Where a program puts the latest value that a handle stands for."""
+
+    __slots__ = ("value",)
+
+    def __init__(self) -> None:
+        self.value: torch.Tensor | None = None
+
+
+def refuse_read(what: str) -> ValueReadError:
+    """The error for reading a handle, naming the user's line and the two remedies."""
+    return ValueReadError(
+        f"{what} at {user_line()}: trying to materialize a tensor outside of a step closure. A traced step is "
+        "recorded once and its values exist only when the program runs, so they cannot be printed, converted "
+        "or used in a Python condition here. Either move the code that needs the value into a function "
+        "decorated with @cstorch.step_closure and call it with the tensor (inside a LightningModule, "
+        "self.log(name, tensor) does that), or stay in tensor arithmetic, for example torch.where(condition, a, b)."
+    )
+
+
+class CsxTensor(torch.Tensor):
+    """A tensor on the device "csx". Made by `.to("csx")`, by factories with that device, or by a trace."""
+
+    __torch_function__ = disabled_torch_function
+
+    _host: torch.Tensor | None
+    _fake: torch.Tensor | None
+    _recorder: Any  # the recorder of the trace that this handle belongs to
+    _node: Any  # its fx node there
+    _leaf: int | None  # position among the tensors that the step was called with
+    _cell: ValueCell | None
+
+    @staticmethod
+    def __new__(cls, like: torch.Tensor, host: bool = True) -> CsxTensor:
+        """Wrap `like`: as contents when `host`, otherwise as the fake tensor of a handle."""
+        self: CsxTensor = make_wrapper(cls, like, CSX)
+        self._host = like if host else None
+        self._fake = None if host else like
+        self._recorder = self._node = self._leaf = self._cell = None
+        return self
+
+    @classmethod
+    def __torch_dispatch__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        return run_on_host(func, args, kwargs or {})
+
+    # -- reading ---------------------------------------------------------------------------------------
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:
+        if self._host is None:
+            raise refuse_read("printing a traced tensor")
+        text = repr(self._host)
+        grad = ", requires_grad=True" if self.requires_grad else ""
+        body = f"{text[:-1]}, device='{self.device}'{grad})"
+        return f"Parameter containing:\n{body}" if isinstance(self, torch.nn.Parameter) else body
+
+    def __format__(self, spec: str) -> str:
+        if self._host is None:
+            raise refuse_read("formatting a traced tensor")
+        return format(self._host, spec)
+
+    def tolist(self) -> Any:
+        """The contents as nested Python lists."""
+        return to_host(self, "tolist()").tolist()
+
+    def numpy(self, *, force: bool = False) -> Any:
+        """As for any device tensor: only with `force=True`, which copies to the host first."""
+        if not force:
+            to_host(self, "numpy()")
+            raise TypeError(
+                "a csx tensor cannot share memory with numpy; use tensor.cpu().numpy(), or numpy(force=True)."
+            )
+        return to_host(self, "numpy()").detach().cpu().numpy()
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        raise TypeError(
+            "a csx tensor does not turn into a numpy array by itself; use tensor.cpu().numpy() outside a "
+            "traced step, or a step closure for a value that a step computes."
+        )
+
+    # -- `.data` -----------------------------------------------------------------------------------------
+
+    @property
+    def data(self) -> torch.Tensor:  # type: ignore[override]
+        """The same contents with no autograd history; assigning exchanges the contents."""
+        return self.detach()
+
+    @data.setter
+    def data(self, value: torch.Tensor) -> None:
+        if self._recorder is not None and self._recorder.active:
+            with torch.no_grad():
+                self.copy_(value)
+            return
+        fresh = value if isinstance(value, CsxTensor) else CsxTensor(value.detach())
+        torch.Tensor.data.__set__(self, fresh)  # type: ignore[attr-defined]
+        self._host = to_host(fresh, "assigning .data")
+
+    # -- copies ------------------------------------------------------------------------------------------
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> CsxTensor:
+        if id(self) in memo:
+            known: CsxTensor = memo[id(self)]
+            return known
+        made = _rebuild(to_host(self, "deepcopy").clone(), self.requires_grad, isinstance(self, torch.nn.Parameter))
+        memo[id(self)] = made
+        if self.grad is not None:
+            made.grad = copy.deepcopy(self.grad, memo)
+        return made
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        host = to_host(self, "pickling")
+        return _rebuild, (host, self.requires_grad, isinstance(self, torch.nn.Parameter))
+
+    def __tensor_flatten__(self) -> tuple[list[str], None]:
+        return ["_host"], None
+
+    @staticmethod
+    def __tensor_unflatten__(inner: dict[str, torch.Tensor], meta: Any, size: Any, stride: Any) -> CsxTensor:
+        return CsxTensor(inner["_host"])
+
+
+def _rebuild(host: torch.Tensor, requires_grad: bool, is_parameter: bool) -> CsxTensor:
+    made = CsxTensor(host)
+    if is_parameter:
+        return torch.nn.Parameter(made, requires_grad=requires_grad)  # type: ignore[return-value]
+    return made.requires_grad_(requires_grad)  # type: ignore[return-value]
+
+
+def to_host(tensor: torch.Tensor, what: str = "reading a tensor") -> torch.Tensor:
+    """The cpu tensor with the contents of `tensor`, sharing memory with it.
+
+    Raises:
+        ValueReadError: `tensor` stands for a value of a step and has no contents.
+    """
+    if not isinstance(tensor, CsxTensor):
+        return tensor
+    if tensor._host is None:
+        raise refuse_read(what)
+    return tensor._host
+
+
+def _handle_like(tensor: CsxTensor) -> CsxTensor:
+    """Another handle of the same value, without history."""
+    assert tensor._fake is not None
+    made = CsxTensor(tensor._fake, host=False)
+    made._recorder, made._node, made._cell = tensor._recorder, tensor._node, tensor._cell
+    return made
+
+
+def _is_csx(device: Any) -> bool:
+    return device is not None and torch.device(device).type == CSX.type
+
+
+def run_on_host(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run operator `func` outside a trace, on the host contents of its csx arguments."""
+    leaves = pytree.tree_leaves((args, kwargs))
+    handles = [t for t in leaves if isinstance(t, CsxTensor) and t._host is None]
+    if handles:
+        if func in (aten.detach.default, aten.alias.default):
+            return _handle_like(handles[0])
+        raise refuse_read(f"running {func} on a tensor that a traced step returned,")
+    target = kwargs.get("device")
+    if target is not None:
+        kwargs = {**kwargs, "device": torch.device("cpu") if _is_csx(target) else target}
+    if func is not aten.copy_.default:
+        for t in leaves:
+            if isinstance(t, torch.Tensor) and not isinstance(t, CsxTensor) and t.dim() > 0:
+                raise BackendError(
+                    f"{func} at {user_line()} got tensors on csx and on {t.device}, of shape {tuple(t.shape)}. "
+                    'Move both to one device with .to("csx"), or do this work inside a @cstorch.trace step, '
+                    "which takes the batch to the device itself."
+                )
+    host_args, host_kwargs = pytree.tree_map_only(CsxTensor, lambda t: t._host, (args, kwargs))
+    out = func(*host_args, **host_kwargs)
+    if func is aten._local_scalar_dense.default:
+        return out
+    if func is aten._to_copy.default and target is not None and not _is_csx(target):
+        return out
+    if func is aten.copy_.default:
+        return args[0]
+    wrapped = pytree.tree_map_only(torch.Tensor, CsxTensor, out)
+    return return_and_correct_aliasing(func, args, kwargs, wrapped)
+
+
+def _factory(op: torch._ops.OpOverload) -> Any:
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        for name in ("layout", "pin_memory"):
+            kwargs.pop(name, None)
+        kwargs["device"] = torch.device("cpu")
+        return CsxTensor(op(*args, **kwargs))
+
+    return kernel
+
+
+def _copy_from(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+    to_host(target).copy_(to_host(source))
+    return target
+
+
+_kernels = torch.library.Library("aten", "IMPL", "PrivateUse1")
+_kernels.impl("empty.memory_format", _factory(aten.empty.memory_format))
+_kernels.impl("empty_strided", _factory(aten.empty_strided.default))
+_kernels.impl("_copy_from", _copy_from)

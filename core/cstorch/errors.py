@@ -1,0 +1,52 @@
+"""Every error that cstorch raises on purpose.
+
+CstorchError
+ ├── BackendError            (RuntimeError)  no backend, a second backend, a backend asked for what it cannot do
+ ├── CheckpointError         (RuntimeError)  a checkpoint that is missing, damaged or of an unknown kind
+ ├── DataError               (RuntimeError)  a dataloader that yields nothing, or not what was traced
+ └── TraceError              (RuntimeError)  a step that cannot become a program
+      ├── ValueReadError                     reading a tensor whose value is not there yet
+      ├── OptimizerError                     an optimizer that cannot be traced
+      ├── StateError                         state that the step replaces in a way that a replay cannot repeat
+      └── ProgramLimitError                  the inputs of a step change so often that it never settles
+
+Each also derives from the builtin that the API specification names, so `except RuntimeError` keeps working.
+"""
+
+from __future__ import annotations
+
+
+class CstorchError(Exception):
+    """Base of all errors raised by cstorch."""
+
+
+class BackendError(CstorchError, RuntimeError):
+    """A backend is missing, exists already, or cannot do what was asked."""
+
+
+class CheckpointError(CstorchError, RuntimeError):
+    """A checkpoint file cannot be written or read."""
+
+
+class DataError(CstorchError, RuntimeError):
+    """A dataloader gave nothing, or something else than was expected."""
+
+
+class TraceError(CstorchError, RuntimeError):
+    """A step function cannot be traced into one program."""
+
+
+class ValueReadError(TraceError):
+    """The contents of a tensor were asked for where no contents exist."""
+
+
+class OptimizerError(TraceError):
+    """An optimizer cannot be part of a traced step."""
+
+
+class StateError(TraceError):
+    """A step replaces state in a way that cannot be carried from replay to replay."""
+
+
+class ProgramLimitError(TraceError):
+    """A step function was traced into too many programs."""

@@ -1,0 +1,42 @@
+"""Reads a checkpoint file."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from cstorch.errors import CheckpointError
+
+
+def load(checkpoint_file: Any, map_location: Any = None, **kwargs: Any) -> Any:
+    """Load a checkpoint (`cerebras.pytorch.load`).
+
+    Args:
+        checkpoint_file: A path or an open binary file.
+        map_location: None or "cache": tensors are views of the file, read when used. "cpu", a device, a
+            callable or a dict: as for `torch.load`.
+        **kwargs: Passed to `torch.load`. `weights_only` is True unless given: no code in the file is run.
+
+    Returns:
+        What was saved.
+
+    Raises:
+        CheckpointError: the file does not exist or is no checkpoint.
+    """
+    kwargs.setdefault("weights_only", True)
+    is_path = isinstance(checkpoint_file, (str, os.PathLike))
+    if is_path and not Path(checkpoint_file).is_file():
+        raise CheckpointError(f"the checkpoint {checkpoint_file} does not exist or is not a file.")
+    if map_location in (None, "cache"):
+        map_location = "cpu"
+        if is_path:
+            kwargs.setdefault("mmap", True)
+    try:
+        return torch.load(checkpoint_file, map_location=map_location, **kwargs)
+    except Exception as error:
+        raise CheckpointError(
+            f"{checkpoint_file} cannot be read as a checkpoint: {error}"
+        ) from error

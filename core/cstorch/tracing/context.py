@@ -1,0 +1,76 @@
+"""What is going on in this process: the backend, the trace being recorded, the iteration of the loop.
+
+The only global state of cstorch. `context.reset()` puts it back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+
+class Recording(Protocol):
+    """A trace that takes the closures called in it."""
+
+    def add_effect(
+        self, kind: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        """Record host work to be repeated after each run."""
+        ...
+
+
+class Iteration:
+    """One iteration of an executor's loop, collecting the closures that run at its end.
+
+    Args:
+        is_checkpoint: Whether checkpoint closures run.
+        fetches: Whether step closures run.
+    """
+
+    __slots__ = ("_queue", "fetches", "is_checkpoint")
+
+    def __init__(self, is_checkpoint: bool, fetches: bool) -> None:
+        self.is_checkpoint = is_checkpoint
+        self.fetches = fetches
+        self._queue: list[tuple[Callable[..., Any], Any, Any]] = []
+
+    def runs(self, kind: str) -> bool:
+        """Whether closures of this kind run in this iteration."""
+        return self.is_checkpoint if kind == "checkpoint" else self.fetches
+
+    def queue(self, kind: str, function: Callable[..., Any], args: Any, kwargs: Any) -> None:
+        """Run `function` at the end of the iteration, when its kind runs in it."""
+        if self.runs(kind):
+            self._queue.append((function, args, kwargs))
+
+    def finish(self) -> None:
+        """Run what was queued, first in, first out. An exception leaves the rest undone and surfaces."""
+        queue, self._queue = self._queue, []
+        context.in_closure = True
+        try:
+            for function, args, kwargs in queue:
+                function(*args, **kwargs)
+        finally:
+            context.in_closure = False
+
+
+class Context:
+    """Holds the current backend, recording and iteration."""
+
+    backend: Any
+    recording: Any
+    iteration: Iteration | None
+    executor: Any
+    in_closure: bool
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything, as at the start of the process."""
+        self.backend = self.recording = self.iteration = self.executor = None
+        self.in_closure = False
+
+
+context = Context()
+"""The context of this process."""

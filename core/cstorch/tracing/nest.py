@@ -1,0 +1,121 @@
+"""Takes nested batches, arguments and results apart into tensors and a hashable structure, and builds them again."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+_PLAIN = (bool, str, bytes, type(None), complex, torch.dtype, torch.device, torch.Size)
+
+
+class Identity:
+    """A leaf that is known by being the same object: a model, an optimizer, a loss function."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value  # held, so that its address is not given to another object
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Identity) and other.value is self.value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+    def __repr__(self) -> str:
+        return f"<{type(self.value).__name__}>"
+
+
+def _is_namedtuple(value: Any) -> bool:
+    return isinstance(value, tuple) and hasattr(value, "_fields")
+
+
+def children(value: Any) -> tuple[list[Any], list[Any]] | None:
+    """Keys and values of a container, or None for a leaf."""
+    kind = type(value)
+    if kind is tuple or kind is list or _is_namedtuple(value):
+        return list(range(len(value))), list(value)
+    if isinstance(value, Mapping):
+        return list(value.keys()), list(value.values())
+    if dataclasses.is_dataclass(value) and not isinstance(value, (type, torch.nn.Module)):
+        names = [f.name for f in dataclasses.fields(value)]
+        return names, [getattr(value, name) for name in names]
+    return None
+
+
+def rebuild(like: Any, keys: list[Any], values: list[Any]) -> Any:
+    """A container of the kind of `like` with new values."""
+    kind = type(like)
+    if kind is tuple or kind is list:
+        return kind(values)
+    if _is_namedtuple(like):
+        return kind(*values)
+    if isinstance(like, Mapping):
+        if kind is dict:
+            return dict(zip(keys, values, strict=True))
+        import copy
+
+        made = copy.copy(like)
+        for key, value in zip(keys, values, strict=True):
+            made[key] = value  # type: ignore[index]
+        return made
+    made = dataclasses.replace(like) if not hasattr(like, "__post_init__") else _bare_copy(like)
+    for key, value in zip(keys, values, strict=True):
+        object.__setattr__(made, key, value)
+    return made
+
+
+def _bare_copy(value: Any) -> Any:
+    import copy
+
+    return copy.copy(value)
+
+
+def map_leaves(function: Callable[[Any], Any], value: Any) -> Any:
+    """`value` with `function` applied to every leaf; containers are new, other objects are passed to `function`."""
+    parts = children(value)
+    if parts is None:
+        return function(value)
+    keys, values = parts
+    return rebuild(value, keys, [map_leaves(function, v) for v in values])
+
+
+def leaves(value: Any) -> list[Any]:
+    """All leaves of `value` in order."""
+    parts = children(value)
+    if parts is None:
+        return [value]
+    return [leaf for v in parts[1] for leaf in leaves(v)]
+
+
+def signature(value: Any, tensors: list[torch.Tensor], numbers: list[Any], is_input: Callable[[Any], bool]) -> Any:
+    """A hashable description of `value`; its tensors and numbers are appended to the lists instead.
+
+    Args:
+        value: Any nesting of tuples, lists, mappings, dataclasses and leaves.
+        tensors: Receives the tensors for which `is_input` holds, in order.
+        numbers: Receives the ints and floats, in order.
+        is_input: Whether a tensor is an input by position; others are known by identity.
+    """
+    kind = type(value)
+    if kind is tuple or kind is list:
+        return (kind, *[signature(v, tensors, numbers, is_input) for v in value])
+    if isinstance(value, torch.Tensor):
+        if not is_input(value):
+            return Identity(value)
+        tensors.append(value)
+        host = getattr(value, "_host", None)
+        seen = value if host is None else host
+        return (seen.shape, seen.dtype)
+    if kind is int or kind is float:
+        numbers.append(value)
+        return kind
+    if isinstance(value, _PLAIN):
+        return value
+    parts = children(value)
+    if parts is None:
+        return Identity(value)
+    return (kind, *parts[0], *[signature(v, tensors, numbers, is_input) for v in parts[1]])

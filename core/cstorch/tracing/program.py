@@ -1,0 +1,117 @@
+"""A Program is a finished trace: a graph with its inputs bound, its outputs, guards and effects; it never changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import fx, nn
+
+from cstorch.device import CsxTensor, ValueCell
+from cstorch.tracing.gradients import GradientPlan, has_gradient
+from cstorch.tracing.scalars import Number
+
+
+class Executable(Protocol):
+    """Runs a compiled program."""
+
+    def __call__(self, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Run once: change the state among `inputs` in place and return fresh output tensors."""
+        ...
+
+
+@dataclass(frozen=True)
+class Effect:
+    """Host work that the step asked for: a closure call or a scheduler step, repeated after each run.
+
+    Attributes:
+        kind: "closure", "checkpoint" or "host".
+        function: What to call.
+        args: Positional arguments, with an `Output` where a traced tensor was.
+        kwargs: Keyword arguments, likewise.
+    """
+
+    kind: str
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Output:
+    """Stands in an effect's arguments for an output of the program."""
+
+    index: int
+
+
+@dataclass(frozen=True)
+class ScalarSlot:
+    """Stands in an effect's arguments or the step's result for a host scalar, evaluated at each step."""
+
+    index: int
+
+
+@dataclass(frozen=True)
+class Program:
+    """A traced step.
+
+    Attributes:
+        graph: The graph; placeholders in the order state, leaves, scalars; one flat tuple of outputs.
+        state: Tensors that the program reads and changes in place.
+        leaves: Positions of the step's tensor arguments that it reads.
+        scalars: Numbers of a call -> values of the scalar inputs, followed by those of the scalar slots.
+        scalar_dtypes: One for each scalar input.
+        holds: Numbers of a call -> whether the recorded outcomes hold.
+        modes: Modules with the training mode that they had.
+        requires_grad: Parameters with the flag that they had.
+        gradients: What happens to `.grad`.
+        handles: Value cells of the outputs that the step returned, by output index.
+        effects: Host work after each run, in call order.
+        result: What the step returned; ScalarSlots where host scalars were.
+        dynamic_result: Whether `result` holds scalar slots.
+        name: The step function's name.
+    """
+
+    graph: fx.GraphModule
+    state: list[torch.Tensor]
+    leaves: list[int]
+    scalars: Callable[[list[Number]], tuple[Number, ...]]
+    scalar_dtypes: list[torch.dtype]
+    holds: Callable[[list[Number]], bool]
+    modes: list[tuple[nn.Module, bool]]
+    requires_grad: list[tuple[CsxTensor, bool]]
+    gradients: GradientPlan
+    kept_outputs: list[int]
+    handles: list[tuple[int, ValueCell]]
+    effects: list[Effect]
+    result: Any
+    dynamic_result: bool
+    name: str
+
+    def matches(self, numbers: list[Number]) -> bool:
+        """Whether the program is right for a call now."""
+        for module, training in self.modes:
+            if module.training is not training:
+                return False
+        for tensor, flag in self.requires_grad:
+            if tensor.requires_grad is not flag:
+                return False
+        for tensor, there in self.gradients.guards:
+            if has_gradient(tensor) is not there:
+                return False
+        return self.holds(numbers)
+
+    def mismatch(self, numbers: list[Number]) -> str:
+        """Why `matches` is false, in words."""
+        for module, training in self.modes:
+            if module.training is not training:
+                return f"{type(module).__name__} is now in {'eval' if training else 'training'} mode"
+        for tensor, flag in self.requires_grad:
+            if tensor.requires_grad is not flag:
+                return f"a parameter of shape {tuple(tensor.shape)} has requires_grad={not flag} now"
+        for tensor, there in self.gradients.guards:
+            if has_gradient(tensor) is not there:
+                return "gradients " + ("are missing now" if there else "of an earlier call are there now")
+        return "a number that the step branches on has changed"

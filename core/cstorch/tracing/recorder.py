@@ -1,0 +1,235 @@
+"""Records the operations of one trace as an fx graph, finding the graph's inputs as the step touches them.
+
+Every operation of the step reaches `Recorder.dispatch` below autograd: forward, backward and optimizer
+alike. It runs on fake tensors (shapes without contents) and becomes a node. A tensor that holds contents
+becomes a graph input when first touched; a tensor of the host too, where the step changes it or mixes it with the device's.
+"""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+from torch.utils import _pytree as pytree
+from torch.utils.weak import WeakIdKeyDictionary
+
+from cstorch._torch_private.device import return_and_correct_aliasing
+from cstorch._torch_private.tracing import (
+    DATA_DEPENDENT,
+    FakeTensorMode,
+    TorchDispatchMode,
+    mutated_arguments,
+)
+from cstorch.device import CSX, CsxTensor
+from cstorch.device.tensor import refuse_read
+from cstorch.errors import TraceError
+from cstorch.tracing.gradients import GradientLedger, refuse_consumed
+from cstorch.tracing.scalars import HostScalar, Number, ScalarScope
+from cstorch.where import user_line
+
+aten = torch.ops.aten
+
+
+@dataclass
+class Input:
+    """One placeholder: `source` is a tensor (state), a position among the step's arguments, or scalar code."""
+
+    source: torch.Tensor | int | str
+    node: fx.Node
+    fake: torch.Tensor
+    mutated: bool = False
+
+
+class Recorder(TorchDispatchMode):
+    """The graph of one trace while it grows.
+
+    Args:
+        leaves: The tensors that the step was called with, as host tensors.
+        numbers: The numbers that the step was called with.
+        parent: The recorder of the step, when this one only probes an optimizer within it.
+    """
+
+    def __init__(
+        self, leaves: list[torch.Tensor], numbers: list[Number], parent: Recorder | None = None
+    ) -> None:
+        super().__init__()
+        self.graph = fx.Graph()
+        self.fake_mode: Any = parent.fake_mode if parent else FakeTensorMode(allow_non_fake_inputs=True)
+        self.parent = parent
+        self.leaves = leaves
+        self.active = True
+        self.inputs: list[Input] = []
+        self.constants: dict[str, torch.Tensor] = {}
+        self.gradients = GradientLedger()
+        self.scalars = ScalarScope()
+        self.scalars.args = numbers
+        self.scalars.as_tensor = self.scalar_input
+        self._by_storage: dict[int, list[Input]] = {}
+        self._handles: dict[int, CsxTensor] = {}  # of host tensors, of scalars and of a parent's handles
+        self._scalar_handles: dict[str, CsxTensor] = {}
+        self._last_placeholder: fx.Node | None = None
+        self._born = WeakIdKeyDictionary()  # host tensors that the step itself made
+        self._keep: list[Any] = []  # objects known by id stay alive as long as their id is used
+
+    # -- inputs ------------------------------------------------------------------------------------------
+
+    def _placeholder(self, source: torch.Tensor | int | str, fake: torch.Tensor) -> Input:
+        last = self._last_placeholder
+        where = self.graph.inserting_before(None) if last is None else self.graph.inserting_after(last)
+        with where:
+            node = self.graph.placeholder(f"in_{len(self.inputs)}")
+        node.meta["val"] = fake
+        self._last_placeholder = node
+        made = Input(source, node, fake)
+        self.inputs.append(made)
+        self._by_storage.setdefault(fake.untyped_storage()._cdata, []).append(made)
+        return made
+
+    def _enter(self, tensor: CsxTensor, source: torch.Tensor | int | str, contents: torch.Tensor) -> None:
+        """Make `tensor` a handle of this trace, fed from `source`."""
+        fake = self.fake_mode.from_tensor(contents.detach())
+        made = self._placeholder(source, fake)
+        tensor._fake, tensor._node, tensor._recorder = fake, made.node, self
+
+    def handle(self, tensor: CsxTensor) -> CsxTensor:
+        """`tensor`, or what stands for it in this trace; discovered as an input when first touched."""
+        if tensor._recorder is self:
+            return tensor
+        known = self._handles.get(id(tensor))
+        if known is not None:
+            return known
+        if self.parent is not None and self.parent.knows(tensor):
+            outer = self.parent.handle(tensor)
+            assert outer._fake is not None
+            inner = CsxTensor(outer._fake, host=False)
+            made = self._placeholder(tensor, outer._fake)
+            inner._node, inner._recorder, inner._fake = made.node, self, outer._fake
+            self._handles[id(tensor)] = inner
+            self._keep.append(tensor)
+            return inner
+        if tensor._leaf is not None:
+            self._enter(tensor, tensor._leaf, self.leaves[tensor._leaf])
+            return tensor
+        if tensor._host is None:
+            if tensor._cell is not None and tensor._cell.value is not None:
+                raise TraceError(
+                    f"a tensor that another traced step returned is used at {user_line()} without being an "
+                    "argument of this step. Pass it as an argument, so that each step's value is taken."
+                )
+            raise refuse_consumed()
+        self.gradients.touch(tensor)
+        self._enter(tensor, tensor, tensor._host)
+        return tensor
+
+    def knows(self, tensor: CsxTensor) -> bool:
+        """Whether `tensor` is part of this trace, or can become so."""
+        return tensor._recorder is self or tensor._leaf is not None or tensor._host is not None
+
+    def host_input(self, tensor: torch.Tensor) -> CsxTensor:
+        """The handle of a host tensor that the step changes or mixes with csx tensors."""
+        known = self._handles.get(id(tensor))
+        if known is None:
+            contents = tensor.detach()
+            known = CsxTensor(contents)
+            self._enter(known, tensor, contents)
+            known._host = None
+            self._handles[id(tensor)] = known
+            self._keep.append(tensor)
+        return known
+
+    def scalar_input(self, scalar: HostScalar) -> CsxTensor:
+        """A 0-d tensor, float64 or int64, that is fed the value of `scalar` at each run."""
+        known = self._scalar_handles.get(scalar._code)
+        if known is None:
+            dtype = torch.int64 if isinstance(scalar._hint, int) else torch.float64
+            contents = torch.tensor(scalar._hint, dtype=dtype)
+            known = CsxTensor(contents)
+            self._enter(known, scalar._code, contents)
+            known._host = None
+            self._scalar_handles[scalar._code] = known
+        return known
+
+    # -- operations --------------------------------------------------------------------------------------
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        with torch._C.DisableTorchFunction():
+            return self.dispatch(func, args, kwargs or {})
+
+    def dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Record `func`, or run it when it concerns the host alone."""
+        leaves = pytree.tree_leaves((args, kwargs))
+        device = kwargs.get("device")
+        on_device = device is not None and torch.device(device).type == CSX.type
+        tensors = [t for t in leaves if isinstance(t, torch.Tensor)]
+        if not on_device and not any(isinstance(t, CsxTensor) or id(t) in self._handles for t in tensors):
+            changed = [t for t in mutated_arguments(func, args, kwargs) if isinstance(t, torch.Tensor)]
+            if all(t in self._born for t in changed):
+                out = func(*args, **kwargs)
+                self._born.update((t, True) for t in pytree.tree_leaves(out) if isinstance(t, torch.Tensor))
+                return out
+        if func is aten._local_scalar_dense.default:
+            raise refuse_read("reading the value of a traced tensor")
+        if device is not None and not on_device and func is aten._to_copy.default:
+            raise refuse_read(f"moving a traced tensor to {device}")
+        return self.record(func, args, {**kwargs, "device": torch.device("cpu")} if on_device else kwargs)
+
+    def _handle_of(self, tensor: torch.Tensor) -> CsxTensor:
+        return self.handle(tensor) if isinstance(tensor, CsxTensor) else self.host_input(tensor)
+
+    def record(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Append a node for `func` and return what stands for its results."""
+        plain_args, plain_kwargs = args, kwargs
+        for t in mutated_arguments(func, args, kwargs):
+            if isinstance(t, torch.Tensor):
+                self._note_write(self._handle_of(t))
+        args, kwargs = pytree.tree_map_only(torch.Tensor, self._handle_of, (args, kwargs))
+        fake_args, fake_kwargs = pytree.tree_map_only(CsxTensor, lambda t: t._fake, (args, kwargs))
+        try:
+            with self.fake_mode:
+                out = func(*fake_args, **fake_kwargs)
+        except DATA_DEPENDENT as error:
+            raise TraceError(
+                f"{func} at {user_line()}: the shape or the course of this operation depends on the values in "
+                "its input, so it cannot be part of a program that is compiled once. Use a form with a static "
+                "shape: torch.where(mask, a, b) for indexing with a mask, a class count for one_hot, a fixed "
+                "number of elements (topk) for nonzero or unique; or do it on the host in a step closure."
+            ) from error
+        node_args, node_kwargs = pytree.tree_map_only(CsxTensor, lambda t: t._node, (args, kwargs))
+        node = self.graph.call_function(func, node_args, node_kwargs)
+        node.meta["val"] = out
+        handles = [t for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, CsxTensor)]
+        wrapped = self._wrap(out, node, {id(t._fake): t for t in handles})
+        changed = mutated_arguments(func, plain_args, plain_kwargs)
+        if changed and isinstance(changed[0], torch.Tensor) and not isinstance(changed[0], CsxTensor):
+            return changed[0]
+        return return_and_correct_aliasing(func, args, kwargs, wrapped)
+
+    def _note_write(self, handle: CsxTensor) -> None:
+        """Mark the input whose memory `handle` is, or views, as changed by the program."""
+        assert handle._fake is not None
+        for entry in self._by_storage.get(handle._fake.untyped_storage()._cdata, ()):
+            entry.mutated = True
+
+    def _wrap(self, out: Any, node: fx.Node, known: dict[int, CsxTensor]) -> Any:
+        if isinstance(out, torch.Tensor):
+            if id(out) in known:
+                known[id(out)]._node = node
+                return known[id(out)]
+            made = CsxTensor(out, host=False)
+            made._recorder, made._node = self, node
+            return made
+        if isinstance(out, (list, tuple)):
+            parts = []
+            for index, part in enumerate(out):
+                item = node
+                if isinstance(part, torch.Tensor):
+                    item = self.graph.call_function(operator.getitem, (node, index))
+                    item.meta["val"] = part
+                parts.append(self._wrap(part, item, known))
+            return type(out)(parts)
+        return out

@@ -1,0 +1,269 @@
+"""`cstorch.trace`: a call of a step finds the program for its arguments, or makes one, and runs it.
+
+One call, read from top to bottom: `TracedStep.__call__` takes the arguments apart, looks the program up,
+traces and compiles if there is none, and `BoundProgram.run` feeds the executable and deals with what comes out.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import types
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from cstorch.device import CsxTensor
+from cstorch.errors import ProgramLimitError, TraceError
+from cstorch.tracing import nest
+from cstorch.tracing.context import context
+from cstorch.tracing.program import Executable, Output, Program, ScalarSlot
+from cstorch.tracing.scalars import Number
+from cstorch.tracing.trace import trace as trace_program
+
+logger = logging.getLogger("cstorch.trace")
+
+PROGRAM_LIMIT = 8
+"""So many programs a step function may become before it counts as one that never settles."""
+
+
+def _is_input(tensor: Any) -> bool:
+    """Tensors are inputs by position, except those that an optimizer may know: these are state."""
+    return not (isinstance(tensor, nn.Parameter) or (isinstance(tensor, CsxTensor) and tensor.requires_grad))
+
+
+class BoundProgram:
+    """A program with its executable and the buffers that feed it."""
+
+    def __init__(self, program: Program, executable: Executable | None) -> None:
+        self.program = program
+        self.executable = executable
+        self._csx_state = [t for t in program.state if isinstance(t, CsxTensor)]
+        self._all_csx = len(self._csx_state) == len(program.state)
+        self._buffers = [torch.zeros((), dtype=dtype) for dtype in program.scalar_dtypes]
+        self._views = [buffer.numpy() for buffer in self._buffers]
+        self._fed: tuple[Number, ...] | None = None
+        self._slots: tuple[Number, ...] = ()
+        self._gradients: list[CsxTensor | None] = [None] * len(program.gradients.kept)
+
+    def inputs(self, leaves: list[torch.Tensor], numbers: list[Number]) -> list[Any]:
+        """The tensors for one run, in the order of the graph's placeholders."""
+        program = self.program
+        if self._all_csx:
+            inputs: list[Any] = [t._host for t in self._csx_state]
+        else:
+            inputs = [t._host if isinstance(t, CsxTensor) else t.detach() for t in program.state]
+        for position in program.leaves:
+            leaf = leaves[position]
+            host = leaf._host if isinstance(leaf, CsxTensor) else leaf
+            if host is None:
+                host = leaf._cell.value  # type: ignore[attr-defined]
+            inputs.append(host if host.is_contiguous() else host.contiguous())
+        values = program.scalars(numbers)
+        if values != self._fed:
+            for view, value in zip(self._views, values, strict=False):
+                view[...] = value
+            self._fed = values
+            self._slots = values[len(self._buffers) :]
+        inputs += self._buffers
+        return inputs
+
+    def run(self, leaves: list[torch.Tensor], numbers: list[Number]) -> Any:
+        """Run once and return what the step returned, its handles standing for the new values."""
+        program = self.program
+        if self.executable is None:  # validate_only and compile_only: nothing runs
+            return program.result
+        outputs = self.executable(self.inputs(leaves, numbers))
+        for index, cell in program.handles:
+            cell.value = outputs[index]
+        if program.gradients.kept or program.gradients.cleared:
+            self._leave_gradients(outputs)
+        if program.effects:
+            self._act(outputs)
+        if program.dynamic_result:
+            return nest.map_leaves(lambda leaf: self._fill(leaf, outputs), program.result)
+        return program.result
+
+    def _leave_gradients(self, outputs: list[torch.Tensor]) -> None:
+        program = self.program
+        for tensor in program.gradients.cleared:
+            tensor.grad = None
+        for i, (tensor, index) in enumerate(zip(program.gradients.kept, program.kept_outputs, strict=True)):
+            slot = self._gradients[i]
+            if slot is None:
+                slot = self._gradients[i] = CsxTensor(outputs[index])
+            slot._host = outputs[index]
+            tensor.grad = slot
+
+    def _fill(self, leaf: Any, outputs: list[torch.Tensor]) -> Any:
+        if type(leaf) is Output:
+            return outputs[leaf.index]
+        return self._slots[leaf.index] if type(leaf) is ScalarSlot else leaf
+
+    def _act(self, outputs: list[torch.Tensor]) -> None:
+        iteration = context.iteration
+        alone: list[tuple[Callable[..., Any], Any, Any]] = []
+
+        def fill(leaf: Any) -> Any:
+            return self._fill(leaf, outputs)
+
+        for effect in self.program.effects:
+            if effect.kind == "host":
+                effect.function(*nest.map_leaves(fill, effect.args), **nest.map_leaves(fill, effect.kwargs))
+            elif iteration is None:
+                alone.append((effect.function, nest.map_leaves(fill, effect.args), nest.map_leaves(fill, effect.kwargs)))
+            elif iteration.runs(effect.kind):
+                iteration.queue(
+                    effect.kind,
+                    effect.function,
+                    nest.map_leaves(fill, effect.args),
+                    nest.map_leaves(fill, effect.kwargs),
+                )
+        if alone:  # no loop around the step: its own end is the end of the iteration
+            context.in_closure, before = True, context.in_closure
+            try:
+                for function, args, kwargs in alone:
+                    function(*args, **kwargs)
+            finally:
+                context.in_closure = before
+
+
+class TracedStep:
+    """A step function that `cstorch.trace` wraps. Works on functions and, as a descriptor, on methods.
+
+    Args:
+        step: The step function.
+    """
+
+    def __init__(self, step: Callable[..., Any]) -> None:
+        functools.update_wrapper(self, step)
+        self._step = step
+        self._programs: dict[Any, list[BoundProgram]] = {}
+        self._count = 0
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else types.MethodType(self, instance)
+
+    @property
+    def programs(self) -> list[Program]:
+        """The programs traced so far, for inspection."""
+        return [bound.program for several in self._programs.values() for bound in several]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        backend = context.backend
+        if backend is None or not backend.is_csx or context.recording is not None:
+            return self._step(*args, **kwargs)
+        if context.in_closure:
+            raise TraceError(
+                f"the traced step {self.__name__!r} was called from a step closure. A closure is host work at "
+                "the end of a step; call the traced step from the loop body."
+            )
+        leaves: list[torch.Tensor] = []
+        numbers: list[Number] = []
+        key = (backend, nest.signature((args, kwargs), leaves, numbers, _is_input))
+        for bound in self._programs.get(key, ()):
+            if bound.program.matches(numbers):
+                break
+        else:
+            bound = self._make(backend, key, args, kwargs, leaves, numbers)
+        return bound.run(leaves, numbers)
+
+    def _make(
+        self,
+        backend: Any,
+        key: Any,
+        args: Any,
+        kwargs: Any,
+        leaves: list[torch.Tensor],
+        numbers: list[Number],
+    ) -> BoundProgram:
+        self._announce(key, numbers)
+        hosts = [_with_contents(leaf) for leaf in leaves]
+        backend.is_tracing = True
+        try:
+            program = trace_program(
+                self._step, args, kwargs, hosts, numbers, _is_input, backend.modules, self.__name__
+            )
+        finally:
+            backend.is_tracing = False
+        example = BoundProgram(program, None).inputs(leaves, numbers)
+        bound = BoundProgram(program, backend.load(program, example))
+        self._programs.setdefault(key, []).append(bound)
+        self._count += 1
+        return bound
+
+    def _announce(self, key: Any, numbers: list[Number]) -> None:
+        """Log the trace; warn of the second program, refuse one too many."""
+        if self._count == 0:
+            logger.info("tracing %r", self.__name__)
+            return
+        why = self._difference(key, numbers)
+        if self._count >= PROGRAM_LIMIT:
+            raise ProgramLimitError(
+                f"the step {self.__name__!r} has become {self._count} programs and needs another one: {why}. "
+                "Each program is traced and compiled, so a step must settle. If batches differ in shape, pad "
+                "them or drop the last short one with DataLoader(..., drop_last=True); if a number changes, "
+                "pass it as a 0-d tensor."
+            )
+        message = f"the step {self.__name__!r} is traced again, as program {self._count + 1}: {why}."
+        if self._count == 1:
+            warnings.warn(
+                f"{message} Every program is traced and compiled once and then kept. Batches of one shape, for example with "
+                "DataLoader(..., drop_last=True), avoid it.",
+                stacklevel=4,
+            )
+        logger.info("%s", message)
+
+    def _difference(self, key: Any, numbers: list[Number]) -> str:
+        if self._programs.get(key):
+            return self._programs[key][-1].program.mismatch(numbers)
+        backends = {known[0] for known in self._programs}
+        if key[0] not in backends:
+            return "another backend is in use"
+        last = next(reversed(self._programs))
+        return _first_difference(last[1], key[1]) or "its arguments differ"
+
+
+def _with_contents(leaf: torch.Tensor) -> torch.Tensor:
+    """A handle that another step returned becomes a tensor with that value."""
+    if isinstance(leaf, CsxTensor) and leaf._host is None and leaf._cell is not None and leaf._cell.value is not None:
+        return leaf._cell.value
+    return leaf
+
+
+def _first_difference(old: Any, new: Any) -> str:
+    if isinstance(old, tuple) and isinstance(new, tuple) and not isinstance(old, torch.Size):
+        if len(old) == len(new):
+            for a, b in zip(old, new, strict=True):
+                if a != b:
+                    return _first_difference(a, b)
+        return f"the structure of its arguments is {new!r}, before it was {old!r}"
+    if isinstance(new, torch.Size):
+        return f"a tensor of shape {tuple(new)} came where one of shape {tuple(old)} was traced"
+    return f"{new!r} came where {old!r} was traced"
+
+
+def trace(step_fn: Callable[..., Any]) -> TracedStep:
+    """Decorator: what the function does runs on the device as one program (`cstorch.trace`).
+
+    On CSX the function's Python runs once for each structure, shape and dtype of its arguments; the recorded
+    forward pass, backward pass and optimizer step are compiled whole and replayed at later calls. Numbers
+    among the arguments and in the optimizers' param_groups are read anew at each call. On CPU and GPU the
+    function runs as it is.
+
+    No tensor may be read in it: not printed, converted with `.item()` or used in a Python condition. Pass it
+    to a function decorated with `cstorch.step_closure` instead.
+
+    Args:
+        step_fn: The training or evaluation step. Any arguments; any nesting of tensors and other values returned.
+
+    Returns:
+        The wrapped step. Tensors that it returns can be given to step closures; reading them elsewhere raises.
+
+    Raises:
+        TraceError: at a call, when the step does what a program cannot repeat; the message names the line.
+    """
+    return step_fn if isinstance(step_fn, TracedStep) else TracedStep(step_fn)

@@ -1,0 +1,302 @@
+"""Runs a step's Python once under recording and makes a Program of it."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.optim import lr_scheduler
+
+from cstorch.device import CsxTensor, ValueCell
+from cstorch.errors import TraceError
+from cstorch.tracing import nest
+from cstorch.tracing.context import context
+from cstorch.tracing.functions import StepFunctions
+from cstorch.tracing.modules import ModuleWatch
+from cstorch.tracing.optimizers import OptimizerSteps
+from cstorch.tracing.program import Effect, Output, Program, ScalarSlot
+from cstorch.tracing.recorder import Input, Recorder
+from cstorch.tracing.scalars import HostScalar, Number, compile_guards, compile_scalars
+from cstorch.where import user_line
+
+aten = torch.ops.aten
+
+
+class Recording:
+    """The effects and outputs that a trace gathers beside its graph."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder = recorder
+        self.outputs: list[fx.Node] = []
+        self.slots: list[str] = []
+        self.effects: list[Effect] = []
+
+    def output(self, tensor: CsxTensor) -> int:
+        """Make the present value of `tensor` an output of the program; its index."""
+        node = self.recorder.handle(tensor)._node
+        self.outputs.append(node)
+        return len(self.outputs) - 1
+
+    def stand_in(self, leaf: Any) -> Any:
+        """What stands in recorded arguments for a leaf that differs from step to step."""
+        if isinstance(leaf, HostScalar):
+            self.slots.append(leaf._code)
+            return ScalarSlot(len(self.slots) - 1)
+        if isinstance(leaf, torch.Tensor) and (isinstance(leaf, CsxTensor) or id(leaf) in self.recorder._handles):
+            with torch.no_grad():
+                copy = leaf.detach().clone()  # the value of now: the step may change the tensor later
+            return Output(self.output(copy))  # type: ignore[arg-type]
+        return leaf
+
+    def add_effect(
+        self, kind: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        """Record a call that repeats after each run."""
+        made = Effect(
+            kind, function, nest.map_leaves(self.stand_in, args), nest.map_leaves(self.stand_in, kwargs)
+        )
+        self.effects.append(made)
+
+
+def trace(
+    step: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    leaves: list[torch.Tensor],
+    numbers: list[Number],
+    is_input: Callable[[Any], bool],
+    roots: list[nn.Module],
+    name: str,
+) -> Program:
+    """Run `step` once, recording it.
+
+    Args:
+        step: The user's function.
+        args: Its arguments.
+        kwargs: Its keyword arguments.
+        leaves: The tensors among the arguments that are inputs by position, in order.
+        numbers: The ints and floats among the arguments, in order.
+        is_input: Tells those tensors from tensors that are known by identity.
+        roots: Modules whose mode matters from the start.
+        name: For messages.
+
+    Returns:
+        The program. State that the trace touched is as it was before.
+
+    Raises:
+        TraceError: The step does what a program cannot repeat; the user's line is in the message.
+    """
+    hosts = [t._host if isinstance(t, CsxTensor) else t for t in leaves]
+    recorder = Recorder([_contents(t) for t in hosts], numbers)
+    recording = Recording(recorder)
+    stepper = OptimizerSteps(recorder)
+    watch = ModuleWatch(recorder, roots)
+    counters = {"leaf": 0, "number": 0}
+
+    def inside(leaf: Any) -> Any:
+        if isinstance(leaf, torch.Tensor) and is_input(leaf):
+            index = counters["leaf"]
+            counters["leaf"] += 1
+            made = CsxTensor(recorder.leaves[index])
+            made._host, made._leaf = None, index
+            return made.requires_grad_(leaf.requires_grad)
+        if type(leaf) is int or type(leaf) is float:
+            index = counters["number"]
+            counters["number"] += 1
+            return recorder.scalars.argument(index)
+        return leaf
+
+    before = _generator_states()
+    context.recording = recording
+    try:
+        args, kwargs = nest.map_leaves(inside, args), nest.map_leaves(inside, kwargs)
+        with contextlib.ExitStack() as stack:
+            if torch.is_inference_mode_enabled():
+                stack.enter_context(torch.inference_mode(False))
+                stack.enter_context(torch.no_grad())
+            stack.enter_context(stepper)
+            stack.enter_context(watch)
+            stack.enter_context(_schedulers(recording))
+            stack.enter_context(recorder.gradients.watching())
+            # The engine sizes its device queues at the process's first backward: stay in this thread.
+            stack.enter_context(torch.autograd.set_multithreading_enabled(False))
+            stack.enter_context(recorder)
+            stack.enter_context(StepFunctions(recorder.scalar_input, recorder.gradients))
+            returned = step(*args, **kwargs)
+            watch.write_back()
+            program = _finish(recorder, recording, returned, watch, name)
+    except BaseException:
+        recorder.gradients.restore()
+        watch.restore()
+        raise
+    finally:
+        context.recording = None
+        recorder.active = False
+        for entry in recorder.inputs:
+            if isinstance(entry.source, CsxTensor):
+                entry.source._recorder = entry.source._node = entry.source._fake = None
+    _warn_of_host_random(before, name)
+    return program
+
+
+def _contents(tensor: torch.Tensor | None) -> torch.Tensor:
+    if tensor is None:
+        raise TraceError(
+            f"a step was called at {user_line()} with a tensor that an earlier traced step consumed; "
+            "pass a batch, or a tensor that the other step returned."
+        )
+    return tensor.detach().contiguous()
+
+
+def _finish(
+    recorder: Recorder, recording: Recording, returned: Any, watch: ModuleWatch, name: str
+) -> Program:
+    handles: list[tuple[int, ValueCell]] = []
+    dynamic = False
+
+    def outside(leaf: Any) -> Any:
+        nonlocal dynamic
+        if isinstance(leaf, HostScalar):
+            dynamic = True
+            return recording.stand_in(leaf)
+        if isinstance(leaf, CsxTensor):
+            index = recording.output(_unaliased(recorder, leaf))
+            made = CsxTensor(leaf._fake if leaf._fake is not None else leaf, host=False)
+            made._cell = ValueCell()
+            handles.append((index, made._cell))
+            return made
+        return leaf
+
+    result = nest.map_leaves(outside, returned)
+    gradients = recorder.gradients.plan(recorder)
+    kept = [recording.output(_unaliased(recorder, p.grad)) for p in gradients.kept]  # type: ignore[arg-type]
+    recorder.graph.output(tuple(recording.outputs))
+    used = [entry for entry in recorder.inputs if entry.node.users]
+    for entry in recorder.inputs:
+        if not entry.node.users:
+            recorder.graph.erase_node(entry.node)
+    state = [e for e in used if isinstance(e.source, torch.Tensor)]
+    positions = [e for e in used if isinstance(e.source, int)]
+    scalars = [e for e in used if isinstance(e.source, str)]
+    _order(recorder.graph, [*state, *positions, *scalars])
+    _refuse_aliases(state)
+    groups = recorder.scalars.groups
+    codes = [str(e.source) for e in scalars] + recording.slots
+    return Program(
+        graph=fx.GraphModule(nn.Module(), recorder.graph),
+        state=[e.source for e in state if isinstance(e.source, torch.Tensor)],
+        leaves=[e.source for e in positions if isinstance(e.source, int)],
+        scalars=compile_scalars(codes, groups),
+        scalar_dtypes=[e.fake.dtype for e in scalars],
+        holds=compile_guards(recorder.scalars.guards, groups),
+        modes=watch.modes,
+        requires_grad=[
+            (e.source, e.source.requires_grad) for e in state if isinstance(e.source, CsxTensor) and e.source.is_leaf
+        ],
+        gradients=gradients,
+        kept_outputs=kept,
+        handles=handles,
+        effects=recording.effects,
+        result=result,
+        dynamic_result=dynamic,
+        name=name,
+    )
+
+
+def _unaliased(recorder: Recorder, tensor: CsxTensor) -> CsxTensor:
+    """`tensor`, or a copy of it where its memory is that of an input."""
+    handle = recorder.handle(tensor)
+    assert handle._fake is not None
+    if recorder._by_storage.get(handle._fake.untyped_storage()._cdata):
+        with torch.no_grad():
+            return handle.detach().clone()  # type: ignore[return-value]
+    return handle
+
+
+def _order(graph: fx.Graph, entries: list[Input]) -> None:
+    for entry in reversed(entries):
+        first = next(iter(graph.nodes))
+        if entry.node is not first:
+            first.prepend(entry.node)
+
+
+def _refuse_aliases(state: list[Input]) -> None:
+    """Two inputs on one memory, one of them written: a program would lose the write."""
+    seen: dict[int, Input] = {}
+    for entry in state:
+        tensor = entry.source
+        assert isinstance(tensor, torch.Tensor)
+        host = tensor._host if isinstance(tensor, CsxTensor) else tensor
+        assert host is not None
+        if host.untyped_storage().nbytes() == 0:
+            continue
+        other = seen.setdefault(host.untyped_storage().data_ptr(), entry)
+        if other is not entry and (other.mutated or entry.mutated):
+            raise TraceError(
+                f"two tensors of shapes {tuple(other.fake.shape)} and {tuple(entry.fake.shape)} share memory, and "
+                "the step changes one of them: views made before the step cannot follow in a program. Make "
+                "the view inside the step, from the tensor that is changed."
+            )
+
+
+@contextlib.contextmanager
+def _schedulers(recording: Recording) -> Iterator[None]:
+    """`scheduler.step()` inside the step is host work: recorded, and done after each run."""
+    classes: list[type] = []
+    pending: list[type] = [lr_scheduler.LRScheduler]
+    while pending:
+        cls = pending.pop()
+        pending.extend(cls.__subclasses__())
+        if "step" in cls.__dict__:
+            classes.append(cls)
+
+    originals = [(cls, cls.__dict__["step"]) for cls in classes]
+    for cls, original in originals:
+        replacement = _SchedulerStep(original, recording)
+        setattr(cls, "step", replacement)  # noqa: B010
+    try:
+        yield
+    finally:
+        for cls, original in originals:
+            setattr(cls, "step", original)  # noqa: B010
+
+
+class _SchedulerStep:
+    """Stands for a scheduler's `step` while a step is traced."""
+
+    def __init__(self, original: Callable[..., Any], recording: Recording) -> None:
+        self.original, self.recording = original, recording
+
+    def __get__(self, scheduler: Any, owner: Any = None) -> Callable[..., None]:
+        def step(*args: Any, **kwargs: Any) -> None:
+            self.recording.add_effect("host", self.original, (scheduler, *args), kwargs)
+
+        return step
+
+
+def _generator_states() -> dict[str, Any]:
+    states: dict[str, Any] = {"torch's cpu generator": torch.get_rng_state(), "random": random.getstate()}
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        states["numpy.random"] = numpy.random.get_state(legacy=False)["state"]
+    return states
+
+
+def _warn_of_host_random(before: dict[str, Any], name: str) -> None:
+    after = _generator_states()
+    for source, state in before.items():
+        now = after[source]
+        same = torch.equal(now, state) if isinstance(state, torch.Tensor) else repr(now) == repr(state)
+        if not same:
+            warnings.warn(
+                f"the traced step {name!r} draws random numbers on the host with {source}. They are drawn once, while "
+                "the step is traced, and stay the same at every later step. Draw on the device instead (torch "
+                'functions with device="csx", or the *_like functions), or pass the numbers in with the batch.',
+                stacklevel=2,
+            )

@@ -1,0 +1,238 @@
+"""DataExecutor: the loop over batches, with its checkpoint steps, activation steps and step closures."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from cstorch.backend import backend as get_backend
+from cstorch.errors import BackendError, DataError
+from cstorch.tracing.context import Iteration, context
+from cstorch.utils.data.batch_size import infer_batch_size
+from cstorch.utils.data.dataloader import DataLoader
+from cstorch.utils.data.schedule import Range, Schedule
+from cstorch.utils.profiler import Profiler
+
+logger = logging.getLogger("cstorch.data")
+
+
+class DataExecutor:
+    """A single run over a dataloader (`cerebras.pytorch.utils.data.DataExecutor`).
+
+    Iterate over it once: each iteration yields a batch; the closures called in its body run when it ends.
+    A dataloader that ends before `num_steps` is started again, as a new epoch.
+
+    Args:
+        dataloader: A cstorch.utils.data.DataLoader.
+        num_steps: The number of steps; the dataloader's length by default, and 1 when the backend compiles
+            or validates only.
+        checkpoint_steps: None or 0: no checkpoints. An int k: at steps k-1, 2k-1, ... (zero-indexed) and at
+            the last. A Schedule: at its steps, zero-indexed.
+        activation_steps: Step closures run at every so many steps and at the last; 1 by default. Reduced to
+            the greatest common divisor with an int `checkpoint_steps`.
+        profiler_activities: Activities to profile beside the rates; None or a list of Activity classes.
+        writer: A SummaryWriter for summaries.
+
+    Raises:
+        TypeError: `dataloader` is not a cstorch DataLoader.
+        ValueError: `checkpoint_steps` or `activation_steps` is of a wrong kind.
+        DataError: no number of steps is given and the dataloader has no length; or it is below 1.
+    """
+
+    def __init__(
+        self,
+        dataloader: DataLoader,
+        num_steps: int | None = None,
+        checkpoint_steps: int | Schedule | None = None,
+        activation_steps: int | None = None,
+        profiler_activities: list[Any] | None = None,
+        writer: Any = None,
+    ) -> None:
+        if not isinstance(dataloader, DataLoader):
+            raise TypeError(
+                f"DataExecutor got a {type(dataloader).__name__}, expected a cstorch.utils.data.DataLoader. "
+                "Wrap the function that makes your loader: cstorch.utils.data.DataLoader(input_fn)."
+            )
+        self.dataloader = dataloader
+        self.backend = _backend()
+        self.num_steps = _steps(self.backend, dataloader, num_steps)
+        self._checkpoints = _checkpoint_schedule(checkpoint_steps, self.num_steps)
+        self.activation_steps = _activation_steps(activation_steps, checkpoint_steps)
+        self.writer = writer
+        self.profiler = Profiler(profiler_activities)
+        self.iteration = 0
+        self._started = False
+        self._artifact_dir: Path | None = None
+
+    @property
+    def user_iteration(self) -> int:
+        """The iteration counted from 1."""
+        return self.iteration + 1
+
+    @property
+    def is_initial_step(self) -> bool:
+        """Whether this is the first iteration."""
+        return self.iteration == 0
+
+    @property
+    def on_final_iteration(self) -> bool:
+        """Whether this is the last iteration."""
+        return self.iteration == self.num_steps - 1
+
+    @property
+    def artifact_dir(self) -> Path:
+        """The folder of this run below the backend's artifact_dir, made when first asked for."""
+        if self._artifact_dir is None:
+            self._artifact_dir = _make_run_folder(self.backend.artifact_dir / "executors")
+        return self._artifact_dir
+
+    def __len__(self) -> int:
+        return self.num_steps
+
+    def __iter__(self) -> Iterator[Any]:
+        if self._started:
+            raise DataError(
+                "this DataExecutor has been iterated over already; it is a single run. Make another one to run again."
+            )
+        self._started = True
+        before = context.executor
+        context.executor = self
+        final = self.num_steps - 1
+        runs_closures = not self.backend.is_csx or self.backend.is_e2e_execution
+        every_step = not self.backend.is_csx or self.activation_steps == 1
+        batches = self._batches()
+        add = self.profiler.add
+        size_of: tuple[Any, int] = (None, 0)
+        current: Iteration | None = None
+        try:
+            for step in range(self.num_steps):
+                batch = next(batches)
+                self.iteration = step
+                fetches = every_step or step == final or (step + 1) % self.activation_steps == 0
+                current = Iteration(
+                    runs_closures and self._checkpoints is not None and self._checkpoints.match(step),
+                    runs_closures and fetches,
+                )
+                context.iteration = current
+                yield batch
+                context.iteration = None
+                shape = getattr(batch, "shape", None) or getattr(_first(batch), "shape", None)
+                if shape != size_of[0]:
+                    size_of = (shape, infer_batch_size(batch) or 1)
+                add(size_of[1])
+                finished, current = current, None
+                finished.finish()
+        finally:
+            context.iteration = None
+            try:
+                if current is not None:  # the loop was left by break or an exception
+                    current.finish()
+            finally:
+                context.executor = before
+                self._write_profile()
+
+    def _batches(self) -> Iterator[Any]:
+        while True:
+            empty = True
+            for batch in self.dataloader:
+                empty = False
+                yield batch
+            if empty:
+                raise DataError(
+                    f"the dataloader of {getattr(self.dataloader.input_fn, '__name__', 'input_fn')!r} yielded no batch. "
+                    "Check that the dataset is not empty, and that drop_last does not drop its only batch."
+                )
+
+    def _write_profile(self) -> None:
+        if not self.profiler:
+            return
+        path = self.artifact_dir / "performance.json"
+        path.write_text(json.dumps(self.profiler.compute(), indent=2) + "\n")
+
+
+def _first(batch: Any) -> Any:
+    while isinstance(batch, (tuple, list)) and batch:
+        batch = batch[0]
+    return batch
+
+
+def _backend() -> Any:
+    try:
+        return get_backend()
+    except BackendError:
+        return get_backend("CPU")
+
+
+def _steps(backend: Any, dataloader: DataLoader, num_steps: int | None) -> int:
+    if num_steps is not None and num_steps < 1:
+        raise DataError(f"num_steps is {num_steps}, expected at least 1.")
+    if not backend.is_e2e_execution:
+        if num_steps is not None and num_steps > 1:
+            warnings.warn(
+                f"num_steps is {num_steps}, but the backend only compiles or validates: one step is traced.",
+                stacklevel=3,
+            )
+        return 1
+    if num_steps is not None:
+        return int(num_steps)
+    try:
+        length = len(dataloader)
+    except TypeError as error:
+        raise DataError(
+            "num_steps is not given and the dataloader has no length. Say DataExecutor(dataloader, num_steps=...)."
+        ) from error
+    if length < 1:
+        raise DataError("the dataloader has no batch: its length is 0.")
+    return length
+
+
+def _checkpoint_schedule(steps: int | Schedule | None, num_steps: int) -> Range | Schedule | None:
+    if steps is None or steps == 0:
+        return None
+    if isinstance(steps, Schedule):
+        return steps
+    if isinstance(steps, int) and not isinstance(steps, bool) and steps > 0:
+        if steps > num_steps:
+            return Range(num_steps - 1, num_steps)
+        return Range(steps - 1, num_steps, steps, include_last=True)
+    raise ValueError(f"checkpoint_steps is {steps!r}, expected None, an int of at least 0 or a Schedule.")
+
+
+def _activation_steps(steps: int | None, checkpoint_steps: Any) -> int:
+    if steps is None:
+        return 1
+    if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
+        raise ValueError(f"activation_steps is {steps!r}, expected an int of at least 1.")
+    if isinstance(checkpoint_steps, int) and checkpoint_steps > 0:
+        common = math.gcd(steps, checkpoint_steps)
+        if common != steps:
+            warnings.warn(
+                f"activation_steps={steps} does not divide checkpoint_steps={checkpoint_steps}: activations are "
+                f"fetched every {common} steps.",
+                stacklevel=3,
+            )
+        return common
+    return steps
+
+
+def _make_run_folder(parent: Path) -> Path:
+    parent.mkdir(parents=True, exist_ok=True)
+    number = 1 + max((int(p.name) for p in parent.iterdir() if p.name.isdigit()), default=0)
+    while True:
+        folder = parent / f"{number:06d}"
+        try:
+            folder.mkdir()
+            break
+        except FileExistsError:
+            number += 1
+    latest = parent / f".latest.{os.getpid()}"
+    latest.unlink(missing_ok=True)
+    latest.symlink_to(folder.name)
+    os.replace(latest, parent / "latest")
+    return folder

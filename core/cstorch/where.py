@@ -1,0 +1,38 @@
+"""Names the line of the user's program that an error or a warning is about."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+_OURS = str(Path(__file__).parent) + os.sep
+_HIDDEN = (
+    "torch",
+    "lightning",
+    "pytorch_lightning",
+    "lightning_fabric",
+    "lightning_cerebras",
+    "lightning_utilities",
+    "torchmetrics",
+)
+
+
+def _is_library(filename: str) -> bool:
+    if filename.startswith((_OURS, "<")):
+        return True
+    parts = filename.split(os.sep)
+    if "site-packages" in parts:
+        package = parts[parts.index("site-packages") + 1]
+        return package.removesuffix(".py") in _HIDDEN
+    return parts[-1] == "contextlib.py" or "lightning_cerebras" in parts[-3:]
+
+
+def user_line() -> str:
+    """`file.py:12` of the innermost frame outside PyTorch, Lightning and cstorch, or `an unknown line`."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        if not _is_library(frame.f_code.co_filename):
+            return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        frame = frame.f_back  # type: ignore[assignment]
+    return "an unknown line"
