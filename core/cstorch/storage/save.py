@@ -30,7 +30,7 @@ def save(obj: dict[str, Any], checkpoint_file: str | os.PathLike[str]) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with open(temporary, "wb") as file:
-            torch.save(_on_host(obj), file)
+            torch.save(on_host(obj), file)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
@@ -48,7 +48,7 @@ def save(obj: dict[str, Any], checkpoint_file: str | os.PathLike[str]) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def _on_host(obj: Any) -> Any:
+def on_host(obj: Any) -> Any:
     """`obj` with csx tensors as cpu tensors; a tensor that occurs twice stays one."""
     known: dict[int, torch.Tensor] = {}
 

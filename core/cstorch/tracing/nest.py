@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, MutableMapping
 from typing import Any
 
 import torch
@@ -38,7 +39,7 @@ def children(value: Any) -> tuple[list[Any], list[Any]] | None:
     kind = type(value)
     if kind is tuple or kind is list or _is_namedtuple(value):
         return list(range(len(value))), list(value)
-    if isinstance(value, Mapping):
+    if isinstance(value, MutableMapping):
         return list(value.keys()), list(value.values())
     if dataclasses.is_dataclass(value) and not isinstance(value, (type, torch.nn.Module)):
         names = [f.name for f in dataclasses.fields(value)]
@@ -53,25 +54,15 @@ def rebuild(like: Any, keys: list[Any], values: list[Any]) -> Any:
         return kind(values)
     if _is_namedtuple(like):
         return kind(*values)
-    if isinstance(like, Mapping):
-        if kind is dict:
-            return dict(zip(keys, values, strict=True))
-        import copy
-
-        made = copy.copy(like)
-        for key, value in zip(keys, values, strict=True):
-            made[key] = value  # type: ignore[index]
-        return made
-    made = dataclasses.replace(like) if not hasattr(like, "__post_init__") else _bare_copy(like)
+    if kind is dict:
+        return dict(zip(keys, values, strict=True))
+    made = copy.copy(like)
     for key, value in zip(keys, values, strict=True):
-        object.__setattr__(made, key, value)
+        if isinstance(like, MutableMapping):
+            made[key] = value
+        else:
+            object.__setattr__(made, key, value)
     return made
-
-
-def _bare_copy(value: Any) -> Any:
-    import copy
-
-    return copy.copy(value)
 
 
 def map_leaves(function: Callable[[Any], Any], value: Any) -> Any:

@@ -39,18 +39,22 @@ class Effect:
     kwargs: dict[str, Any]
 
 
-@dataclass(frozen=True)
 class Output:
     """Stands in an effect's arguments for an output of the program."""
 
-    index: int
+    __slots__ = ("index",)
+
+    def __init__(self, index: int) -> None:
+        self.index = index
 
 
-@dataclass(frozen=True)
 class ScalarSlot:
     """Stands in an effect's arguments or the step's result for a host scalar, evaluated at each step."""
 
-    index: int
+    __slots__ = ("index",)
+
+    def __init__(self, index: int) -> None:
+        self.index = index
 
 
 @dataclass(frozen=True)

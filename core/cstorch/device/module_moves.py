@@ -1,0 +1,47 @@
+"""Keeps parameters the same objects when a module leaves csx, and drops gradients that exist in programs only.
+
+`module.to("csx")` swaps each parameter in place, so optimizers stay valid. PyTorch does not do the same on the
+way back: it makes new parameters when a wrapper tensor becomes a plain one. This wraps `nn.Module._apply`,
+through which all moves go; modules without csx parameters are not touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from cstorch.device.tensor import CsxTensor
+
+_apply = nn.Module._apply
+
+
+def _apply_keeping_identity(self: nn.Module, fn: Callable[..., Any], recurse: bool = True) -> nn.Module:
+    ours = [p for p in self._parameters.values() if isinstance(p, CsxTensor)]
+    if not ours:
+        return _apply(self, fn, recurse)
+    if recurse:
+        for child in self.children():
+            child._apply(fn)
+    for parameter in ours:
+        grad = parameter.grad
+        if isinstance(grad, CsxTensor) and grad._host is None:
+            parameter.grad = None
+    swap = torch.__future__.get_swap_module_params_on_conversion()
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    try:
+        return _apply(self, fn, False)
+    except RuntimeError as error:
+        if "swap" not in str(error):
+            raise
+    finally:
+        torch.__future__.set_swap_module_params_on_conversion(swap)
+    return _apply(self, fn, False)  # something holds the parameters' internals: new ones, as PyTorch does
+
+
+def install() -> None:
+    """Wrap `nn.Module._apply`, once."""
+    if nn.Module._apply is _apply:
+        nn.Module._apply = _apply_keeping_identity  # type: ignore[method-assign]

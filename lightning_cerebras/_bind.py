@@ -1,0 +1,96 @@
+"""Makes one Lightning namespace know the csx accelerator: registration, and the choice of strategy and precision."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lightning_cerebras._core import private
+
+PRECISIONS = ("32-true",)
+
+
+def bind(
+    connector: Any,
+    accelerators: Any,
+    strategies: Any,
+    accelerator_class: type,
+    strategy_class: type,
+    precision_class: type,
+    automatic_class: type,
+    misconfiguration: type[Exception],
+) -> None:
+    """Register the classes and wrap two methods of the connector. Repeating it is harmless.
+
+    Args:
+        connector: The class `_AcceleratorConnector`.
+        accelerators: `AcceleratorRegistry`.
+        strategies: `StrategyRegistry`.
+        accelerator_class: CSXAccelerator of the namespace.
+        strategy_class: CSXStrategy of the namespace.
+        precision_class: CSXPrecision of the namespace.
+        automatic_class: `_AutomaticOptimization`.
+        misconfiguration: `MisconfigurationException`.
+    """
+    if "csx" not in accelerators:
+        accelerators.register("csx", accelerator_class, description="CS systems: whole steps, compiled")
+    if "csx" not in strategies:
+        strategies.register("csx", strategy_class, description="one traced program for each kind of step")
+    if getattr(connector, "_csx_bound", False):
+        return
+    moved = (
+        private.missing(connector, private.CONNECTOR)
+        + private.missing(automatic_class, private.AUTOMATIC)
+        + private.missing(precision_class, private.PRECISION)
+    )
+    choose, precision = (getattr(connector, name, None) for name in private.CONNECTOR)
+
+    def is_csx(self: Any) -> bool:
+        if not isinstance(self.accelerator, accelerator_class):
+            return False
+        if moved:
+            raise misconfiguration(
+                "accelerator='csx' is not tested with this version of Lightning, which moved "
+                f"{', '.join(moved)}. Install lightning>=2.4,<2.7."
+            )
+        return True
+
+    def choose_strategy(self: Any) -> Any:
+        if not is_csx(self):
+            return choose(self)  # type: ignore[misc]
+        if self._num_nodes_flag > 1:
+            raise misconfiguration(
+                f"num_nodes={self._num_nodes_flag} with accelerator='csx': this version runs on one system. Use num_nodes=1."
+            )
+        return strategy_class()
+
+    def check_and_init_precision(self: Any) -> Any:
+        ours = isinstance(self.strategy, strategy_class)
+        if is_csx(self) != ours:
+            fix = "strategy='csx' or 'auto'" if is_csx(self) else "accelerator='csx'"
+            raise misconfiguration(
+                f"accelerator {type(self.accelerator).__name__} and strategy {type(self.strategy).__name__} do not "
+                f"go together. Use {fix}."
+            )
+        if not ours:
+            return precision(self)  # type: ignore[misc]
+        if self._precision_plugin_flag is not None:
+            return self._precision_plugin_flag
+        return precision_class(self._precision_flag)
+
+    if choose is not None and precision is not None:
+        connector._choose_strategy = choose_strategy
+        connector._check_and_init_precision = check_and_init_precision
+    connector._csx_bound = True
+
+
+def check_precision(precision: Any) -> str:
+    """`precision` as Lightning spells it.
+
+    Raises:
+        ValueError: csx cannot do it; the supported ones are named.
+    """
+    if precision in (32, "32", "32-true"):
+        return "32-true"
+    raise ValueError(
+        f"precision={precision!r} with accelerator='csx': expected one of {', '.join(map(repr, PRECISIONS))}."
+    )

@@ -1,0 +1,65 @@
+"""The classes of the csx accelerator for `lightning.pytorch`, at module level so that they can be pickled."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lightning.fabric.plugins import TorchCheckpointIO
+from lightning.pytorch.accelerators import Accelerator, AcceleratorRegistry
+from lightning.pytorch.loops.optimization.automatic import _AutomaticOptimization
+from lightning.pytorch.plugins.io.wrapper import _WrappingCheckpointIO
+from lightning.pytorch.plugins.precision import Precision
+from lightning.pytorch.strategies import SingleDeviceStrategy, StrategyRegistry
+from lightning.pytorch.trainer.connectors.accelerator_connector import _AcceleratorConnector
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
+
+from lightning_cerebras._bind import bind, check_precision
+from lightning_cerebras._core.accelerator import CSXAcceleratorMixin
+from lightning_cerebras._core.checkpoint_io import CSXCheckpointIOMixin
+from lightning_cerebras._core.strategy import CSXStrategyMixin
+
+
+class CSXPrecision(Precision):  # type: ignore[misc]
+    """Precision on csx.
+
+    Args:
+        precision: "32-true".
+
+    Raises:
+        ValueError: another precision.
+    """
+
+    def __init__(self, precision: Any = "32-true") -> None:
+        super().__init__()
+        self.precision = check_precision(precision)
+
+
+class CSXCheckpointIO(CSXCheckpointIOMixin, TorchCheckpointIO):  # type: ignore[misc]
+    """Writes checkpoints with `cstorch.save`."""
+
+
+class CSXStrategy(CSXStrategyMixin, SingleDeviceStrategy):  # type: ignore[misc]
+    """Runs every kind of step as a traced program."""
+
+    precision_class = CSXPrecision
+    checkpoint_io_class = CSXCheckpointIO
+    wrapping_io_class = _WrappingCheckpointIO
+
+
+class CSXAccelerator(CSXAcceleratorMixin, Accelerator):  # type: ignore[misc]
+    """The accelerator "csx"."""
+
+    strategy_class = CSXStrategy
+    misconfiguration = MisconfigurationException
+
+
+bind(
+    _AcceleratorConnector,
+    AcceleratorRegistry,
+    StrategyRegistry,
+    CSXAccelerator,
+    CSXStrategy,
+    CSXPrecision,
+    _AutomaticOptimization,
+    MisconfigurationException,
+)

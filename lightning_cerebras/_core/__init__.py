@@ -1,0 +1,1 @@
+"""The parts of the Lightning binding that are the same for `lightning.pytorch` and `pytorch_lightning`."""

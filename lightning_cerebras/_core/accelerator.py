@@ -1,0 +1,79 @@
+"""The accelerator "csx": what `Trainer(accelerator="csx", devices=...)` accepts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class CSXAcceleratorMixin:
+    """Makes Lightning know the csx device."""
+
+    strategy_class: type
+    misconfiguration: type[Exception]
+
+    @staticmethod
+    def name() -> str:
+        """The name for `Trainer(accelerator=...)`."""
+        return "csx"
+
+    @staticmethod
+    def parse_devices(devices: Any) -> int:
+        """The number of systems; this version runs one."""
+        if isinstance(devices, str) and devices.strip().isdigit():
+            devices = int(devices)
+        if isinstance(devices, bool) or not isinstance(devices, int):
+            raise ValueError(
+                f"devices={devices!r} with accelerator='csx': expected the number of CS systems as an int, or "
+                "'auto' for one."
+            )
+        if devices not in (1, -1):
+            raise ValueError(
+                f"devices={devices} with accelerator='csx': this version runs on one system. Use devices=1."
+            )
+        return 1
+
+    @staticmethod
+    def get_parallel_devices(devices: Any) -> list[Any]:
+        """The devices of this process."""
+        import cstorch
+        import torch
+
+        assert cstorch.__version__
+        return [torch.device("csx", 0)]
+
+    @staticmethod
+    def get_device() -> str:
+        """The type of the device."""
+        return "csx"
+
+    @staticmethod
+    def auto_device_count() -> int:
+        """One system."""
+        return 1
+
+    @staticmethod
+    def is_available() -> bool:
+        """True: the embedded appliance is part of the package."""
+        return True
+
+    def setup_device(self, device: Any) -> None:
+        """Nothing to do before the strategy's own setup."""
+
+    def setup(self, trainer: Any) -> None:
+        """The last net under the choice of the strategy.
+
+        Raises:
+            MisconfigurationException: the trainer would run this accelerator with another strategy.
+        """
+        if not isinstance(trainer.strategy, self.strategy_class):
+            raise self.misconfiguration(
+                f"accelerator='csx' was about to run with strategy {type(trainer.strategy).__name__}, which would "
+                "train on the host without the compiled step. Leave strategy='auto', or say strategy='csx'."
+            )
+
+    def teardown(self) -> None:
+        """Nothing to do after the strategy's own teardown."""
+
+    def get_device_stats(self, device: Any) -> dict[str, Any]:
+        """No statistics in this version."""
+        return {}

@@ -1,0 +1,166 @@
+"""One step of automatic optimisation as one program: training_step, zero_grad, backward, clipping, optimizer step.
+
+Lightning's loop asks `make_closure` for a closure and either calls it (accumulation) or hands it to the
+strategy with the optimizer. Both ways end in `AutomaticOptimization.run`, which calls one traced function.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import cstorch
+import torch
+
+from lightning_cerebras._core.logs import taped
+from lightning_cerebras._core.private import loop_of
+
+
+class StepClosure:
+    """What the loop and the user's `optimizer_step` know as the optimizer closure.
+
+    Args:
+        automatic: The owner.
+        kwargs: The arguments of `training_step`.
+        optimizer: The optimizer of the step.
+        batch_idx: The index of the batch.
+        zero: Whether gradients are cleared before the backward pass.
+        backward: Whether there is a backward pass.
+    """
+
+    def __init__(
+        self,
+        automatic: AutomaticOptimization,
+        kwargs: dict[str, Any],
+        optimizer: Any,
+        batch_idx: int,
+        zero: bool,
+        backward: bool,
+    ) -> None:
+        self.automatic = automatic
+        self.kwargs, self.optimizer, self.batch_idx = kwargs, optimizer, batch_idx
+        self.zero, self.backward = zero, backward
+        self._result: Any = None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> torch.Tensor | None:
+        """Forward and backward without the optimizer; the loss."""
+        self._result = self.automatic.run(self, None)
+        loss: torch.Tensor | None = self._result.loss
+        return loss
+
+    def consume_result(self) -> Any:
+        """The ClosureResult of the step, once."""
+        if self._result is None:
+            raise RuntimeError(
+                "The closure hasn't been executed. A LightningModule.optimizer_step override must call "
+                "optimizer.step(closure=optimizer_closure), or optimizer_closure() itself."
+            )
+        result, self._result = self._result, None
+        return result
+
+
+class AutomaticOptimization:
+    """Traces and replays the training step of one `Trainer.fit`.
+
+    Args:
+        strategy: The CSX strategy.
+        trainer: The trainer.
+        module: The LightningModule.
+    """
+
+    def __init__(self, strategy: Any, trainer: Any, module: Any) -> None:
+        self.strategy, self.trainer, self.module = strategy, trainer, module
+        self.loop = loop_of(trainer)
+        self._values: tuple[Any, Any] | None = None
+        self._steps: dict[Any, Any] = {}
+        self.loop._make_closure = self.make_closure
+
+    def close(self) -> None:
+        """Give the loop its own closures back."""
+        self.loop.__dict__.pop("_make_closure", None)
+
+    def make_closure(self, kwargs: Any, optimizer: Any, batch_idx: int) -> StepClosure:
+        """What `_AutomaticOptimization._make_closure` returns on csx."""
+        backward = not self.loop._skip_backward
+        zero = self.loop._make_zero_grad_fn(batch_idx, optimizer) is not None
+        return StepClosure(self, dict(kwargs), optimizer, batch_idx, zero, backward)
+
+    def run(self, closure: StepClosure, optimizer: Any) -> Any:
+        """Run one step, with the optimizer's update when `optimizer` is given; its ClosureResult."""
+        variant = (closure.zero, closure.backward, optimizer is not None, self.trainer.accumulate_grad_batches)
+        step = self._traced(variant, self._step)
+        step(closure.kwargs, closure.optimizer, optimizer, closure.zero, closure.backward)
+        if closure.zero:
+            progress = self.loop.optim_progress.optimizer.zero_grad
+            progress.increment_ready()
+            progress.increment_started()
+            progress.increment_completed()
+        assert self._values is not None
+        loss, extra = self._values
+        return self.loop.output_result_cls(loss, extra=extra)
+
+    def optimizer_step(self, optimizer: Any, closure: Any, **kwargs: Any) -> Any:
+        """`Strategy.optimizer_step`: the whole step for a closure of ours, the update alone after any other."""
+        if isinstance(closure, StepClosure) and not kwargs:
+            closure._result = self.run(closure, optimizer)
+            return closure._result.loss
+        result = closure() if closure is not None else None
+        self._traced("optimizer_step", self._step_optimizer)(optimizer, kwargs)
+        return result
+
+    def _traced(self, variant: Any, function: Any) -> Any:
+        """The traced step of a variant; each variant is a function of its own, with its own programs."""
+        if variant not in self._steps:
+
+            def step(*args: Any) -> None:
+                function(*args)
+
+            step.__name__ = variant if isinstance(variant, str) else "training_step"
+            self._steps[variant] = cstorch.trace(step)
+        return self._steps[variant]
+
+    # -- what is traced ----------------------------------------------------------------------------------
+
+    def _step(
+        self,
+        kwargs: dict[str, Any],
+        owner: Any,
+        optimizer: Any,
+        zero: bool,
+        backward: bool,
+    ) -> None:
+        keep = cstorch.step_closure(self._keep)
+        with taped(self.trainer, self.module), torch.enable_grad():
+            result = self.loop._training_step(kwargs)
+            if result.closure_loss is None:
+                raise ValueError(
+                    "training_step returned None. Whether a step is skipped cannot be decided from one batch "
+                    "to the next when it is traced once with accelerator='csx'. Return a loss, for example "
+                    "0.0 * loss for a batch that must not count."
+                )
+            if zero:
+                self._zero_grad(owner, kwargs.get("batch_idx", 0))
+            if backward:
+                self.strategy.backward(result.closure_loss, owner)
+            if optimizer is not None:
+                self._update(optimizer, {})
+            keep(result.loss, result.extra)
+
+    def _step_optimizer(self, optimizer: Any, kwargs: dict[str, Any]) -> None:
+        with taped(self.trainer, self.module):
+            self._update(optimizer, kwargs)
+
+    def _zero_grad(self, optimizer: Any, batch_idx: Any) -> None:
+        progress = self.loop.optim_progress.optimizer.zero_grad
+        before = copy.deepcopy(progress.__dict__)  # counted at each run, not at the trace
+        self.loop._on_before_zero_grad(optimizer)
+        self.loop._optimizer_zero_grad(batch_idx, optimizer)
+        progress.__dict__.update(before)
+
+    def _update(self, optimizer: Any, kwargs: dict[str, Any]) -> None:
+        self.strategy.precision_plugin._after_closure(self.module, optimizer)
+        with torch.no_grad():
+            optimizer.step(**kwargs)
+
+    def _keep(self, loss: torch.Tensor, extra: dict[str, Any]) -> None:
+        self._values = loss, extra

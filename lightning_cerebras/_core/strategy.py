@@ -1,0 +1,164 @@
+"""What makes a single-device strategy of Lightning one that traces steps and replays them on csx."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from lightning_cerebras._core.automatic import AutomaticOptimization
+from lightning_cerebras._core.logs import taped
+
+
+class CSXStrategyMixin:
+    """Runs a LightningModule on csx: each kind of step becomes a program.
+
+    Args:
+        compile_dir: Folder of the compile cache; the default of `cstorch.backend("CSX")` otherwise.
+        artifact_dir: Folder for reports; likewise.
+        accelerator: Set by the Trainer.
+        checkpoint_io: How checkpoints are written and read; CSXCheckpointIO by default.
+        precision_plugin: Set by the Trainer.
+    """
+
+    strategy_name = "csx"
+    precision_class: type
+    checkpoint_io_class: type
+    wrapping_io_class: type
+
+    def __init__(
+        self,
+        compile_dir: str | os.PathLike[str] | None = None,
+        artifact_dir: str | os.PathLike[str] | None = None,
+        accelerator: Any = None,
+        checkpoint_io: Any = None,
+        precision_plugin: Any = None,
+    ) -> None:
+        import cstorch
+
+        self._cstorch = cstorch
+        device: Any = "csx"
+        super().__init__(  # type: ignore[call-arg]
+            device=device,
+            accelerator=accelerator,
+            checkpoint_io=checkpoint_io,
+            precision_plugin=precision_plugin,
+        )
+        self._backend_options = {"compile_dir": compile_dir, "artifact_dir": artifact_dir}
+        self._backend: Any = None
+        self._owns_backend = False
+        self._automatic: AutomaticOptimization | None = None
+        self._evaluations: dict[str, Any] = {}
+        self._outputs: Any = None
+
+    # -- what the Trainer sets ---------------------------------------------------------------------------
+
+    @property
+    def precision_plugin(self) -> Any:
+        """The precision plugin, a CSXPrecision."""
+        return self._precision_plugin
+
+    @precision_plugin.setter
+    def precision_plugin(self, plugin: Any) -> None:
+        if plugin is None:
+            plugin = self.precision_class()
+        if not isinstance(plugin, self.precision_class):
+            raise ValueError(
+                f"accelerator='csx' got the precision plugin {type(plugin).__name__}, expected CSXPrecision. "
+                "Remove it from plugins= and say precision='32-true'."
+            )
+        self._precision_plugin = plugin
+
+    @property
+    def checkpoint_io(self) -> Any:
+        """How checkpoints are written and read."""
+        if self._checkpoint_io is None:
+            self._checkpoint_io = self.checkpoint_io_class()
+        elif isinstance(self._checkpoint_io, self.wrapping_io_class):
+            inner = self._checkpoint_io
+            if not isinstance(inner.checkpoint_io, self.checkpoint_io_class):  # type: ignore[attr-defined]
+                inner.checkpoint_io = self.checkpoint_io_class()  # type: ignore[attr-defined]
+        return self._checkpoint_io
+
+    @checkpoint_io.setter
+    def checkpoint_io(self, io: Any) -> None:
+        self._checkpoint_io: Any = io
+
+    # -- setting up and down -----------------------------------------------------------------------------
+
+    def setup_environment(self) -> None:
+        """Make the CSX backend, unless the program has made it."""
+        if self._backend is None:
+            existing = self._cstorch.current_backend(raise_exception=False, raise_warning=False)
+            if existing is not None and existing.is_csx:
+                self._backend = existing
+            else:
+                self._backend = self._cstorch.backend("CSX", **self._backend_options)
+                self._owns_backend = True
+        super().setup_environment()  # type: ignore[misc]
+
+    def model_to_device(self) -> None:
+        """Prepare the module for tracing."""
+        self._cstorch.compile(self.model, self._backend)  # type: ignore[attr-defined]
+
+    def setup(self, trainer: Any) -> None:
+        """Set up the module and its optimizers, and take over the loop's optimisation steps."""
+        super().setup(trainer)  # type: ignore[misc]
+        module = self.lightning_module  # type: ignore[attr-defined]
+        if trainer.state.fn == "fit":
+            if not module.automatic_optimization:
+                raise NotImplementedError(
+                    f"{type(module).__name__} sets automatic_optimization=False. Manual optimization is not part of "
+                    "this version of lightning_cerebras: use automatic optimization, or accelerator='cpu'."
+                )
+            self._automatic = AutomaticOptimization(self, trainer, module)
+        self._trainer = trainer
+
+    def teardown(self) -> None:
+        """Bring the module back to the host and end the backend."""
+        if self._automatic is not None:
+            self._automatic.close()
+        self._automatic = None
+        self._evaluations.clear()
+        try:
+            super().teardown()  # type: ignore[misc]
+        finally:
+            if self._owns_backend and self._backend is not None:
+                self._backend.close()
+            self._backend, self._owns_backend = None, False
+
+    # -- steps -------------------------------------------------------------------------------------------
+
+    def optimizer_step(self, optimizer: Any, closure: Any, model: Any = None, **kwargs: Any) -> Any:
+        """One step of automatic optimisation."""
+        assert self._automatic is not None
+        return self._automatic.optimizer_step(optimizer, closure, **kwargs)
+
+    def validation_step(self, *args: Any, **kwargs: Any) -> Any:
+        """The validation step as a program; its outputs as cpu tensors."""
+        return self._evaluate("validation_step", args, kwargs)
+
+    def test_step(self, *args: Any, **kwargs: Any) -> Any:
+        """The test step as a program; its outputs as cpu tensors."""
+        return self._evaluate("test_step", args, kwargs)
+
+    def predict_step(self, *args: Any, **kwargs: Any) -> Any:
+        """The predict step as a program; its outputs as cpu tensors."""
+        return self._evaluate("predict_step", args, kwargs)
+
+    def _evaluate(self, name: str, args: Any, kwargs: Any) -> Any:
+        if name not in self._evaluations:
+            inner = getattr(super(), name)
+            keep = self._cstorch.step_closure(self._keep)
+
+            def step(args: Any, kwargs: Any) -> None:
+                with taped(self._trainer, self.lightning_module):  # type: ignore[attr-defined]
+                    keep(inner(*args, **kwargs))
+
+            step.__name__ = name
+            self._evaluations[name] = self._cstorch.trace(step)
+        self._evaluations[name](args, kwargs)
+        outputs, self._outputs = self._outputs, None
+        return outputs
+
+    def _keep(self, outputs: Any) -> None:
+        self._outputs = outputs
