@@ -53,6 +53,7 @@ class Backend:
 
     Attributes:
         backend_type: A BackendType; its `.name` is "CSX", "CPU" or "GPU".
+        is_csx, is_cpu, is_gpu: Which type that is.
         torch_device: The torch.device of tensors on this backend.
         device: A context manager for building models.
         modules: The modules that were given to `cstorch.compile`.
@@ -67,6 +68,9 @@ class Backend:
         self.torch_device = torch_device
         self.device = BackendDevice(torch_device)
         self.artifact_dir = artifact_dir if artifact_dir is not None else Path.cwd() / "cerebras_logs"
+        self.is_csx = self.backend_type is BackendType.CSX
+        self.is_cpu = self.backend_type is BackendType.CPU
+        self.is_gpu = self.backend_type is BackendType.GPU
         self.modules: list[nn.Module] = []
         self.is_tracing = False
         self.is_e2e_execution = True
@@ -79,21 +83,6 @@ class Backend:
     @artifact_dir.setter
     def artifact_dir(self, value: str | os.PathLike[str]) -> None:
         self._artifact_dir = Path(value)
-
-    @property
-    def is_csx(self) -> bool:
-        """Whether this is the CSX backend."""
-        return self.backend_type is BackendType.CSX
-
-    @property
-    def is_cpu(self) -> bool:
-        """Whether this is the CPU backend."""
-        return self.backend_type is BackendType.CPU
-
-    @property
-    def is_gpu(self) -> bool:
-        """Whether this is the GPU backend."""
-        return self.backend_type is BackendType.GPU
 
     def load(self, program: Program, example: list[torch.Tensor]) -> Executable | None:
         """Make a program ready to run; None when programs are not executed."""

@@ -20,18 +20,18 @@ class Recording(Protocol):
 
 
 class Iteration:
-    """One iteration of an executor's loop, collecting the closures that run at its end.
+    """The iteration of an executor's loop, collecting the closures that run at its end.
 
-    Args:
+    Attributes:
         is_checkpoint: Whether checkpoint closures run.
         fetches: Whether step closures run.
     """
 
     __slots__ = ("_queue", "fetches", "is_checkpoint")
 
-    def __init__(self, is_checkpoint: bool, fetches: bool) -> None:
-        self.is_checkpoint = is_checkpoint
-        self.fetches = fetches
+    def __init__(self) -> None:
+        self.is_checkpoint = False
+        self.fetches = True
         self._queue: list[tuple[Callable[..., Any], Any, Any]] = []
 
     def runs(self, kind: str) -> bool:
@@ -45,6 +45,8 @@ class Iteration:
 
     def finish(self) -> None:
         """Run what was queued, first in, first out. An exception leaves the rest undone and surfaces."""
+        if not self._queue:
+            return
         queue, self._queue = self._queue, []
         context.in_closure = True
         try:

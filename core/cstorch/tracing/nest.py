@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from cstorch.device import CsxTensor
+
 _PLAIN = (bool, str, bytes, type(None), complex, torch.dtype, torch.device, torch.Size)
 
 
@@ -82,31 +84,58 @@ def leaves(value: Any) -> list[Any]:
     return [leaf for v in parts[1] for leaf in leaves(v)]
 
 
-def signature(value: Any, tensors: list[torch.Tensor], numbers: list[Any], is_input: Callable[[Any], bool]) -> Any:
-    """A hashable description of `value`; its tensors and numbers are appended to the lists instead.
+def signature(value: Any, key: list[Any], tensors: list[torch.Tensor], numbers: list[Any]) -> None:
+    """Append a hashable description of `value` to `key`; its tensors and numbers go to the lists instead.
+
+    Tensors are inputs by position, except those that an optimizer may know (parameters and other csx tensors
+    that require gradients): these are known by identity. This runs at every step, so it is written flat.
 
     Args:
         value: Any nesting of tuples, lists, mappings, dataclasses and leaves.
-        tensors: Receives the tensors for which `is_input` holds, in order.
+        key: Receives the description.
+        tensors: Receives the input tensors, in order.
         numbers: Receives the ints and floats, in order.
-        is_input: Whether a tensor is an input by position; others are known by identity.
     """
     kind = type(value)
-    if kind is tuple or kind is list:
-        return (kind, *[signature(v, tensors, numbers, is_input) for v in value])
-    if isinstance(value, torch.Tensor):
-        if not is_input(value):
-            return Identity(value)
+    if kind is torch.Tensor:
         tensors.append(value)
-        host = getattr(value, "_host", None)
-        seen = value if host is None else host
-        return (seen.shape, seen.dtype)
-    if kind is int or kind is float:
+        key.append(value.shape)
+        key.append(value.dtype)
+    elif kind is tuple or kind is list:
+        key.append(kind)
+        key.append(len(value))
+        for item in value:
+            signature(item, key, tensors, numbers)
+    elif kind is dict:
+        key.append(dict)
+        key.extend(value)
+        for item in value.values():
+            signature(item, key, tensors, numbers)
+    elif kind is int or kind is float:
         numbers.append(value)
-        return kind
-    if isinstance(value, _PLAIN):
-        return value
-    parts = children(value)
-    if parts is None:
-        return Identity(value)
-    return (kind, *parts[0], *[signature(v, tensors, numbers, is_input) for v in parts[1]])
+        key.append(kind)
+    elif isinstance(value, torch.Tensor):
+        if is_state(value):
+            key.append(Identity(value))
+        else:
+            tensors.append(value)
+            host = getattr(value, "_host", None)
+            seen = value if host is None else host
+            key.append(seen.shape)
+            key.append(seen.dtype)
+    elif isinstance(value, _PLAIN):
+        key.append(value)
+    else:
+        parts = children(value)
+        if parts is None:
+            key.append(Identity(value))
+        else:
+            key.append(kind)
+            key.extend(parts[0])
+            for item in parts[1]:
+                signature(item, key, tensors, numbers)
+
+
+def is_state(tensor: torch.Tensor) -> bool:
+    """Whether a tensor among the arguments of a step is known by identity rather than by position."""
+    return isinstance(tensor, torch.nn.Parameter) or (isinstance(tensor, CsxTensor) and tensor.requires_grad)

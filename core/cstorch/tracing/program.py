@@ -102,9 +102,10 @@ class Program:
         for tensor, flag in self.requires_grad:
             if tensor.requires_grad is not flag:
                 return False
-        for tensor, there in self.gradients.guards:
-            if has_gradient(tensor) is not there:
-                return False
+        if self.gradients.guards:
+            for tensor, there in self.gradients.guards:
+                if has_gradient(tensor) is not there:
+                    return False
         return self.holds(numbers)
 
     def mismatch(self, numbers: list[Number]) -> str:

@@ -14,9 +14,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import nn
 
-from cstorch.device import CsxTensor
+from cstorch.device import CsxTensor, to_host
 from cstorch.errors import ProgramLimitError, TraceError
 from cstorch.tracing import nest
 from cstorch.tracing.context import context
@@ -28,11 +27,6 @@ logger = logging.getLogger("cstorch.trace")
 
 PROGRAM_LIMIT = 8
 """So many programs a step function may become before it counts as one that never settles."""
-
-
-def _is_input(tensor: Any) -> bool:
-    """Tensors are inputs by position, except those that an optimizer may know: these are state."""
-    return not (isinstance(tensor, nn.Parameter) or (isinstance(tensor, CsxTensor) and tensor.requires_grad))
 
 
 class BoundProgram:
@@ -53,15 +47,14 @@ class BoundProgram:
         """The tensors for one run, in the order of the graph's placeholders."""
         program = self.program
         if self._all_csx:
-            inputs: list[Any] = [t._host for t in self._csx_state]
+            inputs: list[Any] = [t._host for t in self._csx_state]  # anew: `.data` may have been exchanged
         else:
             inputs = [t._host if isinstance(t, CsxTensor) else t.detach() for t in program.state]
         for position in program.leaves:
             leaf = leaves[position]
-            host = leaf._host if isinstance(leaf, CsxTensor) else leaf
-            if host is None:
-                host = leaf._cell.value  # type: ignore[attr-defined]
-            inputs.append(host if host.is_contiguous() else host.contiguous())
+            if type(leaf) is not torch.Tensor:
+                leaf = _with_contents(leaf)
+            inputs.append(leaf if leaf.is_contiguous() else leaf.contiguous())
         values = program.scalars(numbers)
         if values != self._fed:
             for view, value in zip(self._views, values, strict=False):
@@ -143,6 +136,8 @@ class TracedStep:
         self._step = step
         self._programs: dict[Any, list[BoundProgram]] = {}
         self._count = 0
+        self._latest: BoundProgram | None = None  # most calls repeat the one before
+        self._latest_key: list[Any] = []
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else types.MethodType(self, instance)
@@ -163,12 +158,19 @@ class TracedStep:
             )
         leaves: list[torch.Tensor] = []
         numbers: list[Number] = []
-        key = (backend, nest.signature((args, kwargs), leaves, numbers, _is_input))
-        for bound in self._programs.get(key, ()):
-            if bound.program.matches(numbers):
-                break
-        else:
-            bound = self._make(backend, key, args, kwargs, leaves, numbers)
+        parts: list[Any] = [backend]
+        nest.signature(args, parts, leaves, numbers)
+        if kwargs:
+            nest.signature(kwargs, parts, leaves, numbers)
+        bound = self._latest
+        if bound is None or parts != self._latest_key or not bound.program.matches(numbers):
+            key = tuple(parts)
+            for bound in self._programs.get(key, ()):
+                if bound.program.matches(numbers):
+                    break
+            else:
+                bound = self._make(backend, key, args, kwargs, leaves, numbers)
+            self._latest, self._latest_key = bound, parts
         return bound.run(leaves, numbers)
 
     def _make(
@@ -185,7 +187,7 @@ class TracedStep:
         backend.is_tracing = True
         try:
             program = trace_program(
-                self._step, args, kwargs, hosts, numbers, _is_input, backend.modules, self.__name__
+                self._step, args, kwargs, hosts, numbers, backend.modules, self.__name__
             )
         finally:
             backend.is_tracing = False
@@ -224,26 +226,31 @@ class TracedStep:
         if key[0] not in backends:
             return "another backend is in use"
         last = next(reversed(self._programs))
-        return _first_difference(last[1], key[1]) or "its arguments differ"
+        return _first_difference(last[1:], key[1:])
 
 
 def _with_contents(leaf: torch.Tensor) -> torch.Tensor:
-    """A handle that another step returned becomes a tensor with that value."""
-    if isinstance(leaf, CsxTensor) and leaf._host is None and leaf._cell is not None and leaf._cell.value is not None:
+    """The host tensor behind an argument: its contents, or the value of a handle that another step returned."""
+    if not isinstance(leaf, CsxTensor):
+        return leaf.detach()
+    if leaf._host is None and leaf._cell is not None and leaf._cell.value is not None:
         return leaf._cell.value
-    return leaf
+    return to_host(leaf, "giving a step a tensor that an earlier traced step used up,").detach()
 
 
-def _first_difference(old: Any, new: Any) -> str:
-    if isinstance(old, tuple) and isinstance(new, tuple) and not isinstance(old, torch.Size):
-        if len(old) == len(new):
-            for a, b in zip(old, new, strict=True):
-                if a != b:
-                    return _first_difference(a, b)
-        return f"the structure of its arguments is {new!r}, before it was {old!r}"
-    if isinstance(new, torch.Size):
-        return f"a tensor of shape {tuple(new)} came where one of shape {tuple(old)} was traced"
-    return f"{new!r} came where {old!r} was traced"
+def _first_difference(old: tuple[Any, ...], new: tuple[Any, ...]) -> str:
+    if len(old) != len(new):
+        return f"the structure of its arguments is {_words(new)}, before it was {_words(old)}"
+    for before, now in zip(old, new, strict=True):
+        if before != now:
+            if isinstance(before, torch.Size) and isinstance(now, torch.Size):
+                return f"a tensor of shape {tuple(now)} came where one of shape {tuple(before)} was traced"
+            return f"{now!r} came where {before!r} was traced"
+    return "its arguments differ"
+
+
+def _words(key: tuple[Any, ...]) -> str:
+    return " ".join(part.__name__ if isinstance(part, type) else repr(part) for part in key)
 
 
 def trace(step_fn: Callable[..., Any]) -> TracedStep:

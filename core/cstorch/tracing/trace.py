@@ -23,7 +23,6 @@ from cstorch.tracing.optimizers import OptimizerSteps
 from cstorch.tracing.program import Effect, Output, Program, ScalarSlot
 from cstorch.tracing.recorder import Input, Recorder
 from cstorch.tracing.scalars import HostScalar, Number, compile_guards, compile_scalars
-from cstorch.where import user_line
 
 aten = torch.ops.aten
 
@@ -70,7 +69,6 @@ def trace(
     kwargs: dict[str, Any],
     leaves: list[torch.Tensor],
     numbers: list[Number],
-    is_input: Callable[[Any], bool],
     roots: list[nn.Module],
     name: str,
 ) -> Program:
@@ -80,9 +78,8 @@ def trace(
         step: The user's function.
         args: Its arguments.
         kwargs: Its keyword arguments.
-        leaves: The tensors among the arguments that are inputs by position, in order.
+        leaves: The contents of the tensors that are inputs by position, in order, as host tensors.
         numbers: The ints and floats among the arguments, in order.
-        is_input: Tells those tensors from tensors that are known by identity.
         roots: Modules whose mode matters from the start.
         name: For messages.
 
@@ -92,15 +89,14 @@ def trace(
     Raises:
         TraceError: The step does what a program cannot repeat; the user's line is in the message.
     """
-    hosts = [t._host if isinstance(t, CsxTensor) else t for t in leaves]
-    recorder = Recorder([_contents(t) for t in hosts], numbers)
+    recorder = Recorder([t.detach().contiguous() for t in leaves], numbers)
     recording = Recording(recorder)
     stepper = OptimizerSteps(recorder)
     watch = ModuleWatch(recorder, roots)
     counters = {"leaf": 0, "number": 0}
 
     def inside(leaf: Any) -> Any:
-        if isinstance(leaf, torch.Tensor) and is_input(leaf):
+        if isinstance(leaf, torch.Tensor) and not nest.is_state(leaf):
             index = counters["leaf"]
             counters["leaf"] += 1
             made = CsxTensor(recorder.leaves[index])
@@ -143,15 +139,6 @@ def trace(
                 entry.source._recorder = entry.source._node = entry.source._fake = None
     _warn_of_host_random(before, name)
     return program
-
-
-def _contents(tensor: torch.Tensor | None) -> torch.Tensor:
-    if tensor is None:
-        raise TraceError(
-            f"a step was called at {user_line()} with a tensor that an earlier traced step consumed; "
-            "pass a batch, or a tensor that the other step returned."
-        )
-    return tensor.detach().contiguous()
 
 
 def _finish(
@@ -197,7 +184,9 @@ def _finish(
         holds=compile_guards(recorder.scalars.guards, groups),
         modes=watch.modes,
         requires_grad=[
-            (e.source, e.source.requires_grad) for e in state if isinstance(e.source, CsxTensor) and e.source.is_leaf
+            (e.source, e.source.requires_grad)
+            for e in state
+            if isinstance(e.source, CsxTensor) and isinstance(e.source, nn.Parameter)
         ],
         gradients=gradients,
         kept_outputs=kept,

@@ -104,34 +104,31 @@ class DataExecutor:
         before = context.executor
         context.executor = self
         final = self.num_steps - 1
-        runs_closures = not self.backend.is_csx or self.backend.is_e2e_execution
-        every_step = not self.backend.is_csx or self.activation_steps == 1
+        runs = not self.backend.is_csx or self.backend.is_e2e_execution
+        every = 1 if not self.backend.is_csx else self.activation_steps
+        checkpoints = self._checkpoints if runs else None
+        current = Iteration()
+        current.fetches = runs
+        rates = _Rates(self.profiler)
         batches = self._batches()
-        add = self.profiler.add
-        size_of: tuple[Any, int] = (None, 0)
-        current: Iteration | None = None
+        open_iteration = False
         try:
             for step in range(self.num_steps):
                 batch = next(batches)
                 self.iteration = step
-                fetches = every_step or step == final or (step + 1) % self.activation_steps == 0
-                current = Iteration(
-                    runs_closures and self._checkpoints is not None and self._checkpoints.match(step),
-                    runs_closures and fetches,
-                )
-                context.iteration = current
+                if checkpoints is not None:
+                    current.is_checkpoint = checkpoints.match(step)
+                if every != 1:
+                    current.fetches = runs and (step == final or (step + 1) % every == 0)
+                context.iteration, open_iteration = current, True
                 yield batch
-                context.iteration = None
-                shape = getattr(batch, "shape", None) or getattr(_first(batch), "shape", None)
-                if shape != size_of[0]:
-                    size_of = (shape, infer_batch_size(batch) or 1)
-                add(size_of[1])
-                finished, current = current, None
-                finished.finish()
+                context.iteration, open_iteration = None, False
+                rates.count(batch)
+                current.finish()
         finally:
             context.iteration = None
             try:
-                if current is not None:  # the loop was left by break or an exception
+                if open_iteration:  # the loop was left by break or an exception
                     current.finish()
             finally:
                 context.executor = before
@@ -156,10 +153,24 @@ class DataExecutor:
         path.write_text(json.dumps(self.profiler.compute(), indent=2) + "\n")
 
 
-def _first(batch: Any) -> Any:
-    while isinstance(batch, (tuple, list)) and batch:
-        batch = batch[0]
-    return batch
+class _Rates:
+    """Counts samples, inferring the batch size again only when the first tensor changes its shape."""
+
+    def __init__(self, profiler: Profiler) -> None:
+        self._profiler = profiler
+        self._shape: Any = None
+        self._size = 0
+
+    def count(self, batch: Any) -> None:
+        if not self._profiler:
+            return
+        first = batch
+        while type(first) in (tuple, list) and first:
+            first = first[0]
+        shape = getattr(first, "shape", None)
+        if shape is None or shape != self._shape:
+            self._shape, self._size = shape, infer_batch_size(batch) or 1
+        self._profiler.add(self._size)
 
 
 def _backend() -> Any:

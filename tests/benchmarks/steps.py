@@ -1,0 +1,129 @@
+"""Times a training step with AdamW: csx through the executor, beside eager PyTorch and torch.compile.
+
+    python tests/benchmarks/steps.py [workload ...]
+
+The peers take turns, round after round, in one process; the table shows the median time of a step. The last
+columns are csx through the executor against the bare executable, and against the best peer.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from workloads import WORKLOADS, Workload
+
+import cstorch
+
+ROUNDS = 15
+Steps = Callable[[int], float]
+"""Runs so many steps; seconds taken."""
+
+
+def eager(workload: Workload, fused: bool, compiled: bool) -> Steps:
+    torch.manual_seed(0)
+    model: Any = workload.model()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=fused)
+    x, y = workload.batch()
+    if compiled:
+        model = torch.compile(model)
+
+    def run(steps: int) -> float:
+        start = time.perf_counter()
+        for _ in range(steps):
+            loss = F.cross_entropy(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        return time.perf_counter() - start
+
+    return run
+
+
+def csx(workload: Workload) -> tuple[Steps, Steps]:
+    torch.manual_seed(0)
+    backend = cstorch.backend("CSX")
+    model = workload.model()
+    compiled = cstorch.compile(model, backend)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    batch = workload.batch()
+
+    @cstorch.trace
+    def step(batch: Any) -> torch.Tensor:
+        x, y = batch
+        loss = F.cross_entropy(compiled(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    def batches() -> Iterator[Any]:
+        while True:
+            yield batch
+
+    loader = cstorch.utils.data.DataLoader(batches)
+    executor = iter(cstorch.utils.data.DataExecutor(loader, num_steps=10**9))
+    step(next(executor))
+
+    def run(steps: int) -> float:
+        start = time.perf_counter()
+        for _ in range(steps):
+            step(next(executor))
+        return time.perf_counter() - start
+
+    (programs,) = step._programs.values()
+    bound = programs[0]
+    inputs = bound.inputs(list(batch), [])
+
+    def bare(steps: int) -> float:
+        start = time.perf_counter()
+        for _ in range(steps):
+            bound.executable(inputs)
+        return time.perf_counter() - start
+
+    return run, bare
+
+
+def measure(workload: Workload) -> dict[str, float]:
+    """Median milliseconds of a step, by peer."""
+    through, bare = csx(workload)
+    peers: dict[str, Steps] = {
+        "eager": eager(workload, fused=False, compiled=False),
+        "eager fused": eager(workload, fused=True, compiled=False),
+        "compile fused": eager(workload, fused=True, compiled=True),
+        "csx": through,
+        "bare": bare,
+    }
+    for run in peers.values():
+        run(max(2, workload.steps // 3))
+    times: dict[str, list[float]] = {name: [] for name in peers}
+    for _ in range(ROUNDS):
+        for name, run in peers.items():
+            times[name].append(run(workload.steps) / workload.steps * 1e3)
+    cstorch.backend().close()
+    return {name: statistics.median(found) for name, found in times.items()}
+
+
+def main() -> None:
+    warnings.simplefilter("ignore")
+    chosen = [w for w in WORKLOADS if not sys.argv[1:] or w.name in sys.argv[1:]]
+    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads; median ms a step of {ROUNDS} rounds")
+    print(f"{'':8}{'eager':>10}{'fused':>10}{'compile':>10}{'csx':>10}{'bare':>10}{'executor us':>13}{'best peer/csx':>15}")
+    for workload in chosen:
+        t = measure(workload)
+        best = min(t["eager"], t["eager fused"], t["compile fused"])
+        print(
+            f"{workload.name:8}{t['eager']:10.4f}{t['eager fused']:10.4f}{t['compile fused']:10.4f}"
+            f"{t['csx']:10.4f}{t['bare']:10.4f}{(t['csx'] - t['bare']) * 1e3:13.2f}{best / t['csx']:15.2f}",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()
