@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,9 +18,70 @@ def aot_compile(graph: fx.GraphModule, example: list[torch.Tensor], options: dic
     """Compile `graph` into a shared library; the path of the library."""
     import torch._inductor as inductor
 
-    path = inductor.aot_compile(graph, tuple(example), options=options)
+    with _lean_runtime():
+        path = inductor.aot_compile(graph, tuple(example), options=options)
     assert isinstance(path, str), f"expected the path of a library, got {path!r}"
     return path
+
+
+RUNTIME = Path(__file__).with_name("runtime.h")
+_FULL_HEADER = "#include <torch/csrc/inductor/aoti_include/cpu.h>"
+_CHECKS = re.compile(
+    r"AOTI_NOINLINE static void check_input_\d+\((?:.|\n)*?\n\}\n"
+    r"|^ *check_input_\d+\(input_handles\);\n"
+    r"|^ *if \(_check_aoti_runtime_check_inputs_env\(\)\) \{ assert_size_stride\(.*\); \}\n",
+    re.MULTILINE,
+)
+
+
+def lean_source(code: str, interface: str) -> str | None:
+    """Generated C++ with `runtime.h` in place of PyTorch's runtime and without the checks of inputs.
+
+    Shapes and dtypes of inputs are guarded before a call, so the checks would never fire.
+
+    Args:
+        code: What AOTInductor generated around the kernels.
+        interface: PyTorch's entry points, which are part of `code`.
+
+    Returns:
+        The new source, or None when the program needs what the lean runtime lacks: constants, or operators
+        without a C entry point.
+    """
+    constants = re.search(r": AOTInductorModelBase\(\d+,\s*\d+,\s*(\d+),", code)
+    if interface not in code or _FULL_HEADER not in code or constants is None or constants[1] != "0":
+        return None
+    if "proxy_executor_call_function" in code:
+        return None
+    lean = code.replace(interface, "").replace(_FULL_HEADER, f"#include <{RUNTIME}>")
+    return _CHECKS.sub("", lean)
+
+
+@contextlib.contextmanager
+def _lean_runtime() -> Iterator[None]:
+    """AOTInductor compiles against `runtime.h` within, where the program allows it."""
+    from torch._inductor import codecache
+
+    interface = (Path(codecache.__file__).parent / "codegen" / "aoti_runtime" / "interface.cpp").read_text()
+    compile_before = codecache.AotCodeCompiler.__dict__["compile"]
+    header_before = codecache._get_cpp_wrapper_header
+    lean = False
+
+    def compile_lean(cls: type, graph: Any, wrapper_code: str, *args: Any, **kwargs: Any) -> Any:
+        nonlocal lean
+        source = lean_source(wrapper_code, interface.strip())
+        lean = source is not None
+        return compile_before.__func__(cls, graph, wrapper_code if source is None else source, *args, **kwargs)
+
+    def header(device_type: str, aot_mode: bool = False) -> str:
+        return str(RUNTIME) if lean and aot_mode else header_before(device_type, aot_mode=aot_mode)
+
+    codecache.AotCodeCompiler.compile = classmethod(compile_lean)  # type: ignore[assignment]
+    codecache._get_cpp_wrapper_header = header
+    try:
+        yield
+    finally:
+        codecache.AotCodeCompiler.compile = compile_before  # type: ignore[method-assign]
+        codecache._get_cpp_wrapper_header = header_before
 
 
 def load_library(path: str) -> Callable[[list[torch.Tensor]], list[torch.Tensor]]:

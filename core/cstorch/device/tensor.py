@@ -101,6 +101,8 @@ class CsxTensor(torch.Tensor):
         return to_host(self, "numpy()").detach().cpu().numpy()
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        if self._host is None:
+            raise refuse_read("turning a traced tensor into a numpy array")
         raise TypeError(
             "a csx tensor does not turn into a numpy array by itself; use tensor.cpu().numpy() outside a "
             "traced step, or a step closure for a value that a step computes."
