@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,14 +12,21 @@ from typing import Any
 import torch
 from torch import fx
 
+logger = logging.getLogger("cstorch.compile")
+
 __all__ = ["aot_compile", "cpp_compiler", "load_library"]
 
 
 def aot_compile(graph: fx.GraphModule, example: list[torch.Tensor], options: dict[str, Any]) -> str:
     """Compile `graph` into a shared library; the path of the library."""
     import torch._inductor as inductor
+    from torch._inductor.exc import InductorError
 
-    with _lean_runtime():
+    try:
+        with _lean_runtime():
+            path = inductor.aot_compile(graph, tuple(example), options=options)
+    except InductorError as error:
+        logger.info("compiling again, against PyTorch's own runtime: %s", str(error).splitlines()[0])
         path = inductor.aot_compile(graph, tuple(example), options=options)
     assert isinstance(path, str), f"expected the path of a library, got {path!r}"
     return path

@@ -6,7 +6,11 @@
 // AOTIModelContainerRunner looks up; the ones about constants are never called.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <cmath>
+#include <cstring>
+#include <functional>
 #include <iostream>
 #include <memory>
 #include <optional>

@@ -18,7 +18,7 @@ from torch.optim.optimizer import (
 )
 
 from cstorch._torch_private.tracing import compiling, outside_modes, raw_optimizer_step
-from cstorch.device import CSX, CsxTensor
+from cstorch.device import CsxTensor
 from cstorch.errors import OptimizerError, StateError
 from cstorch.tracing.recorder import Recorder
 
@@ -202,7 +202,8 @@ def _to_device(optimizer: torch.optim.Optimizer) -> None:
     """State on the host (step counters, a loaded checkpoint) moves to csx, or it would stand still."""
     for parameter, key, value in _entries(optimizer):
         if isinstance(value, torch.Tensor) and not isinstance(value, CsxTensor) and value.device.type == "cpu":
-            optimizer.state[parameter][key] = value.detach().to(CSX)
+            with outside_modes():
+                optimizer.state[parameter][key] = CsxTensor(value.detach().clone())
 
 
 class _DependsOnStepError(Exception):

@@ -1,0 +1,35 @@
+"""Fixtures: a fresh context for every test, the graph interpreter by default, one compile cache for native tests."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import cstorch
+from cstorch.tracing.context import context
+
+
+@pytest.fixture(scope="session")
+def compile_cache(tmp_path_factory):
+    return tmp_path_factory.mktemp("compile_cache")
+
+
+@pytest.fixture(autouse=True)
+def fresh(request, monkeypatch, tmp_path, compile_cache):
+    """Each test starts with no backend, a fixed seed, its own working folder, and interprets unless marked native."""
+    monkeypatch.chdir(tmp_path)
+    if request.node.get_closest_marker("native") is None:
+        monkeypatch.setenv("CSTORCH_INTERPRET", "1")
+    else:
+        monkeypatch.delenv("CSTORCH_INTERPRET", raising=False)
+    torch.manual_seed(0)
+    yield
+    if context.backend is not None:
+        context.backend.close()
+    context.reset()
+
+
+@pytest.fixture
+def csx(compile_cache):
+    with cstorch.backend("CSX", compile_dir=compile_cache) as backend:
+        yield backend

@@ -1,0 +1,181 @@
+"""The small programs that tests train, and the comparison of two runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import cstorch
+
+
+class TinyGpt(nn.Module):
+    """Two blocks with causal attention; the output layer is tied to the embedding."""
+
+    def __init__(self, vocabulary: int = 31, width: int = 16, length: int = 8) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(vocabulary, width)
+        self.positions = nn.Parameter(0.02 * torch.randn(length, width))
+        self.blocks = nn.ModuleList(
+            nn.ModuleDict(
+                {
+                    "norm1": nn.LayerNorm(width),
+                    "qkv": nn.Linear(width, 3 * width, bias=False),  # a key's bias has no gradient but noise
+                    "out": nn.Linear(width, width),
+                    "norm2": nn.LayerNorm(width),
+                    "up": nn.Linear(width, 4 * width),
+                    "down": nn.Linear(4 * width, width),
+                }
+            )
+            for _ in range(2)
+        )
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, vocabulary, bias=False)
+        self.head.weight = self.tokens.weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.tokens(x) + self.positions
+        for block in self.blocks:
+            q, k, v = (t.unflatten(-1, (2, -1)).transpose(1, 2) for t in block["qkv"](block["norm1"](h)).chunk(3, -1))
+            attended = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+            h = h + block["out"](attended.transpose(1, 2).flatten(2))
+            h = h + block["down"](F.gelu(block["up"](block["norm2"](h))))
+        return self.head(self.norm(h)).flatten(0, 1)
+
+
+def mlp(dropout: float = 0.0) -> nn.Module:
+    return nn.Sequential(
+        nn.Linear(8, 16), nn.GELU(), nn.LayerNorm(16), nn.Dropout(dropout), nn.Linear(16, 4)
+    )
+
+
+def cnn() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1, bias=False),  # a bias before batch norm has no gradient but noise
+        nn.BatchNorm2d(8),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(8 * 16, 4),
+    )
+
+
+@dataclass(frozen=True)
+class Task:
+    """A model and its batches."""
+
+    model: Callable[[], nn.Module]
+    batches: Callable[[int], list[tuple[torch.Tensor, torch.Tensor]]]
+
+
+def _batches(shape: tuple[int, ...], classes: int) -> Callable[[int], list[tuple[torch.Tensor, torch.Tensor]]]:
+    def make(count: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        generator = torch.Generator().manual_seed(7)
+        return [
+            (torch.randn(shape, generator=generator), torch.randint(classes, shape[:1], generator=generator))
+            for _ in range(count)
+        ]
+
+    return make
+
+
+def _tokens(count: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    generator = torch.Generator().manual_seed(7)
+    made = torch.randint(31, (count, 2, 4, 8), generator=generator)
+    return [(pair[0], pair[1].flatten()) for pair in made]
+
+
+TASKS = {
+    "mlp": Task(mlp, _batches((6, 8), 4)),
+    "cnn": Task(cnn, _batches((6, 3, 8, 8), 4)),
+    "gpt": Task(TinyGpt, _tokens),
+}
+
+OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
+    "sgd": lambda p: torch.optim.SGD(p, lr=0.05),
+    "sgd-momentum": lambda p: torch.optim.SGD(p, lr=0.02, momentum=0.9, weight_decay=0.01, nesterov=True),
+    "adam": lambda p: torch.optim.Adam(p, lr=3e-3, weight_decay=0.01),
+    "adam-amsgrad": lambda p: torch.optim.Adam(p, lr=3e-3, amsgrad=True),
+    "adamw": lambda p: torch.optim.AdamW(p, lr=3e-3),
+}
+
+
+@dataclass
+class Run:
+    """What a training run leaves."""
+
+    losses: list[float]
+    state: dict[str, torch.Tensor]
+    optimizer: dict[str, Any]
+    python_calls: int
+
+
+def decay(step: int) -> float:
+    return 1 / (1 + 0.2 * step)
+
+
+def train_eager(task: Task, optimizer_name: str, steps: int) -> Run:
+    """Plain PyTorch on the cpu: the truth."""
+    torch.manual_seed(3)
+    model = task.model()
+    optimizer = OPTIMIZERS[optimizer_name](model.parameters())
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, decay)
+    losses = []
+    for x, y in task.batches(steps):
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+        losses.append(loss.item())
+    return Run(losses, model.state_dict(), optimizer.state_dict(), steps)
+
+
+def train_csx(task: Task, optimizer_name: str, steps: int) -> Run:
+    """The same on the current CSX backend, through the executor."""
+    torch.manual_seed(3)
+    model = task.model()
+    compiled = cstorch.compile(model)
+    optimizer = OPTIMIZERS[optimizer_name](model.parameters())
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, decay)
+    losses: list[float] = []
+    calls = [0]
+
+    @cstorch.trace
+    def training_step(batch):
+        calls[0] += 1
+        x, y = batch
+        optimizer.zero_grad()
+        loss = F.cross_entropy(compiled(x), y)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    @cstorch.step_closure
+    def keep(loss):
+        losses.append(loss.item())
+
+    loader = cstorch.utils.data.DataLoader(lambda: task.batches(steps))
+    for batch in cstorch.utils.data.DataExecutor(loader, num_steps=steps):
+        keep(training_step(batch))
+        schedule.step()
+    state = {name: tensor.cpu() for name, tensor in model.state_dict().items()}
+    return Run(losses, state, optimizer.state_dict(), calls[0])
+
+
+def assert_equal_runs(truth: Run, run: Run, rtol: float = 1e-5, atol: float = 1e-6) -> None:
+    """Losses, every weight and buffer, every optimizer state tensor."""
+    torch.testing.assert_close(torch.tensor(run.losses), torch.tensor(truth.losses), rtol=rtol, atol=atol)
+    assert run.state.keys() == truth.state.keys()
+    for name, expected in truth.state.items():
+        torch.testing.assert_close(run.state[name], expected, rtol=rtol, atol=atol, msg=lambda m, n=name: f"{n}: {m}")
+    assert run.optimizer["state"].keys() == truth.optimizer["state"].keys()
+    for index, state in truth.optimizer["state"].items():
+        assert run.optimizer["state"][index].keys() == state.keys()
+        for key, expected in state.items():
+            found = run.optimizer["state"][index][key]
+            torch.testing.assert_close(found.cpu(), expected, rtol=rtol, atol=atol, msg=lambda m, k=key: f"{k}: {m}")
