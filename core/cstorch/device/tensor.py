@@ -189,6 +189,8 @@ def run_on_host(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
         if func in (aten.detach.default, aten.alias.default):
             return _handle_like(handles[0])
         raise refuse_read(f"running {func} on a tensor that a traced step returned,")
+    if func is aten._has_compatible_shallow_copy_type.default:
+        return all(isinstance(t, CsxTensor) for t in args)
     target = kwargs.get("device")
     if target is not None:
         kwargs = {**kwargs, "device": torch.device("cpu") if _is_csx(target) else target}

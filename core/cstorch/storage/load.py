@@ -8,7 +8,9 @@ from typing import Any
 
 import torch
 
+from cstorch.device import CSX
 from cstorch.errors import CheckpointError
+from cstorch.tracing import nest
 
 
 def load(checkpoint_file: Any, map_location: Any = None, **kwargs: Any) -> Any:
@@ -30,13 +32,17 @@ def load(checkpoint_file: Any, map_location: Any = None, **kwargs: Any) -> Any:
     is_path = isinstance(checkpoint_file, (str, os.PathLike))
     if is_path and not Path(checkpoint_file).is_file():
         raise CheckpointError(f"the checkpoint {checkpoint_file} does not exist or is not a file.")
-    if map_location in (None, "cache"):
+    to_csx = isinstance(map_location, (str, torch.device)) and str(map_location).startswith(CSX.type)
+    if to_csx or map_location in (None, "cache"):
         map_location = "cpu"
         if is_path:
             kwargs.setdefault("mmap", True)
     try:
-        return torch.load(checkpoint_file, map_location=map_location, **kwargs)
+        loaded = torch.load(checkpoint_file, map_location=map_location, **kwargs)
     except Exception as error:
-        raise CheckpointError(
-            f"{checkpoint_file} cannot be read as a checkpoint: {error}"
-        ) from error
+        raise CheckpointError(f"{checkpoint_file} cannot be read as a checkpoint: {error}") from error
+    return nest.map_leaves(_on_csx, loaded) if to_csx else loaded
+
+
+def _on_csx(leaf: Any) -> Any:
+    return leaf.to(CSX) if isinstance(leaf, torch.Tensor) else leaf

@@ -1,0 +1,69 @@
+"""What cstorch relies on in PyTorch's private surface; a failure names what a new release moved."""
+
+import inspect
+
+import torch
+
+
+def test_device_surface():
+    from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
+
+    assert "backend_module" in inspect.signature(_setup_privateuseone_for_python_backend).parameters
+    assert torch._C._get_privateuse1_backend_name() == "csx"
+    assert callable(torch.Tensor._make_wrapper_subclass)
+    assert torch._C._disabled_torch_function_impl is not None
+    assert "fn" in inspect.signature(torch.nn.Module._apply).parameters
+
+
+def test_tracing_surface():
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        fake = mode.from_tensor(torch.ones(2))
+        assert fake.add_(1) is fake
+        assert fake.view(2).untyped_storage()._cdata == fake.untyped_storage()._cdata
+    assert torch.compiler._is_compiling_flag is False
+    assert torch.ops.aten.add_.Tensor._schema.arguments[0].alias_info.is_write
+    assert torch._C.DisableTorchFunction is not None
+
+
+def test_optimizer_surface():
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))])
+    assert type(optimizer).step.hooked
+    assert callable(type(optimizer).step.__wrapped__)
+
+
+def test_inductor_surface():
+    from pathlib import Path
+
+    from torch._inductor import codecache, config
+
+    assert isinstance(codecache.AotCodeCompiler.__dict__["compile"], classmethod)
+    parameters = list(inspect.signature(codecache.AotCodeCompiler.compile).parameters)
+    assert parameters[:2] == ["graph", "wrapper_code"]
+    assert "aot_mode" in inspect.signature(codecache._get_cpp_wrapper_header).parameters
+    assert (Path(codecache.__file__).parent / "codegen" / "aoti_runtime" / "interface.cpp").exists()
+    for name in ("vec_isa_ok",):
+        assert hasattr(config.cpp, name)
+    for name in ("compile_wrapper_opt_level", "enable_line_tables", "output_path"):
+        assert hasattr(config.aot_inductor, name)
+    assert hasattr(config, "fallback_random")
+    assert callable(torch._C._aoti.AOTIModelContainerRunnerCpu)
+
+
+def test_setters_reach_function_modes():
+    from torch.overrides import TorchFunctionMode
+
+    seen = []
+
+    class Mode(TorchFunctionMode):
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            if getattr(func, "__name__", "") == "__set__":
+                seen.append(func.__self__)
+            return func(*args, **(kwargs or {}))
+
+    t = torch.ones(2, requires_grad=True)
+    with Mode():
+        t.grad = None
+        t.data = torch.zeros(2)
+    assert seen == [torch.Tensor.grad, torch.Tensor.data]
