@@ -13,14 +13,12 @@ import logging
 import os
 import time
 
+import cstorch
 import torch
-import torch.nn.functional as F
+from cstorch.utils.tensorboard import SummaryWriter
 from sklearn.datasets import load_digits
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
-
-import cstorch
-from cstorch.utils.tensorboard import SummaryWriter
 
 
 def get_dataloader(train: bool, batch_size: int = 64) -> DataLoader:
@@ -85,7 +83,9 @@ def main() -> float:
         print(f"saved {path}")
 
     loader = cstorch.utils.data.DataLoader(get_dataloader, True)
-    executor = cstorch.utils.data.DataExecutor(loader, num_steps=options.steps, checkpoint_steps=options.steps, writer=writer)
+    executor = cstorch.utils.data.DataExecutor(
+        loader, num_steps=options.steps, checkpoint_steps=options.steps, writer=writer
+    )
     for batch in executor:
         loss = training_step(batch)
         log_loss(loss)

@@ -59,7 +59,8 @@ def bind(
             return choose(self)  # type: ignore[misc]
         if self._num_nodes_flag > 1:
             raise misconfiguration(
-                f"num_nodes={self._num_nodes_flag} with accelerator='csx': this version runs on one system. Use num_nodes=1."
+                f"num_nodes={self._num_nodes_flag} with accelerator='csx': this version runs on one system. "
+                "Use num_nodes=1."
             )
         return strategy_class()
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import cstorch
 import pytest
 import torch
-
-import cstorch
 from cstorch.tracing.context import context
 
 

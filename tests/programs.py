@@ -6,11 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import cstorch
 import torch
 import torch.nn.functional as F
 from torch import nn
-
-import cstorch
 
 
 class TinyGpt(nn.Module):
@@ -48,9 +47,7 @@ class TinyGpt(nn.Module):
 
 
 def mlp(dropout: float = 0.0) -> nn.Module:
-    return nn.Sequential(
-        nn.Linear(8, 16), nn.GELU(), nn.LayerNorm(16), nn.Dropout(dropout), nn.Linear(16, 4)
-    )
+    return nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.LayerNorm(16), nn.Dropout(dropout), nn.Linear(16, 4))
 
 
 def cnn() -> nn.Module:

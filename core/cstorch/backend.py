@@ -41,8 +41,7 @@ def _cpu(*args: Any, **kwargs: Any) -> Backend:
 
 def _gpu(*args: Any, **kwargs: Any) -> Backend:
     raise BackendError(
-        "the GPU backend is not part of this version of cstorch. "
-        'Use cstorch.backend("CSX") or cstorch.backend("CPU").'
+        'the GPU backend is not part of this version of cstorch. Use cstorch.backend("CSX") or cstorch.backend("CPU").'
     )
 
 
@@ -73,9 +72,7 @@ def backend(backend_type: str | None = None, *args: Any, **kwargs: Any) -> Backe
             )
         return _current()
     if not isinstance(backend_type, str):
-        raise TypeError(
-            f'backend_type is a {type(backend_type).__name__}, expected a string: "CSX", "CPU" or "GPU".'
-        )
+        raise TypeError(f'backend_type is a {type(backend_type).__name__}, expected a string: "CSX", "CPU" or "GPU".')
     name = backend_type.upper()
     if name not in _KINDS:
         raise ValueError(f"backend_type is {backend_type!r}, expected one of {', '.join(_KINDS)}.")
@@ -92,9 +89,7 @@ def backend(backend_type: str | None = None, *args: Any, **kwargs: Any) -> Backe
 
 def _current() -> Backend:
     if context.backend is None:
-        raise BackendError(
-            'no backend has been instantiated. Make one first, for example cstorch.backend("CSX").'
-        )
+        raise BackendError('no backend has been instantiated. Make one first, for example cstorch.backend("CSX").')
     current: Backend = context.backend
     return current
 

@@ -6,7 +6,8 @@ from typing import Any
 
 from torch import nn
 
-from cstorch.backend import Backend, backend as make_backend
+from cstorch.backend import Backend
+from cstorch.backend import backend as make_backend
 from cstorch.errors import BackendError
 from cstorch.tracing.context import context
 
@@ -35,6 +36,7 @@ class CompiledModule:
         self.device = backend.torch_device
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the forward pass."""
         return self._model(*args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:

@@ -87,7 +87,12 @@ class AutomaticOptimization:
 
     def run(self, closure: StepClosure, optimizer: Any) -> Any:
         """Run one step, with the optimizer's update when `optimizer` is given; its ClosureResult."""
-        variant = (closure.zero, closure.backward, optimizer is not None, self.trainer.accumulate_grad_batches)
+        variant = (
+            closure.zero,
+            closure.backward,
+            optimizer is not None,
+            self.trainer.accumulate_grad_batches,
+        )
         step = self._traced(variant, self._step)
         step(closure.kwargs, closure.optimizer, optimizer, closure.zero, closure.backward)
         if closure.zero:

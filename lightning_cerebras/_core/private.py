@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 CONNECTOR = ("_choose_strategy", "_check_and_init_precision")
-"""Methods of `_AcceleratorConnector` without arguments; `accelerator`, `strategy` and `_precision_flag` are its state."""
+"""Methods of `_AcceleratorConnector` without arguments; `accelerator`, `strategy`, `_precision_flag` beside them."""
 
 AUTOMATIC = (
     "_make_closure",

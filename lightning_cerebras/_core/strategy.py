@@ -21,6 +21,7 @@ class CSXStrategyMixin:
     """
 
     strategy_name = "csx"
+    _checkpoint_io: Any
     precision_class: type
     checkpoint_io_class: type
     wrapping_io_class: type
@@ -35,7 +36,7 @@ class CSXStrategyMixin:
     ) -> None:
         import cstorch
 
-        self._cstorch = cstorch
+        self._cstorch: Any = cstorch
         device: Any = "csx"
         super().__init__(  # type: ignore[call-arg]
             device=device,
@@ -81,7 +82,7 @@ class CSXStrategyMixin:
 
     @checkpoint_io.setter
     def checkpoint_io(self, io: Any) -> None:
-        self._checkpoint_io: Any = io
+        self._checkpoint_io = io
 
     # -- setting up and down -----------------------------------------------------------------------------
 

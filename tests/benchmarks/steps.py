@@ -15,11 +15,10 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import cstorch
 import torch
 import torch.nn.functional as F
 from workloads import WORKLOADS, Workload
-
-import cstorch
 
 ROUNDS = 15
 Steps = Callable[[int], float]
@@ -114,13 +113,14 @@ def main() -> None:
     warnings.simplefilter("ignore")
     chosen = [w for w in WORKLOADS if not sys.argv[1:] or w.name in sys.argv[1:]]
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads; median ms a step of {ROUNDS} rounds")
-    print(f"{'':8}{'eager':>10}{'fused':>10}{'compile':>10}{'csx':>10}{'bare':>10}{'executor us':>13}{'best peer/csx':>15}")
+    columns = ("eager", "fused", "compile", "csx", "bare", "executor us", "best peer/csx")
+    print(" " * 8 + "".join(f"{name:>14}" for name in columns))
     for workload in chosen:
         t = measure(workload)
         best = min(t["eager"], t["eager fused"], t["compile fused"])
         print(
-            f"{workload.name:8}{t['eager']:10.4f}{t['eager fused']:10.4f}{t['compile fused']:10.4f}"
-            f"{t['csx']:10.4f}{t['bare']:10.4f}{(t['csx'] - t['bare']) * 1e3:13.2f}{best / t['csx']:15.2f}",
+            f"{workload.name:8}{t['eager']:14.4f}{t['eager fused']:14.4f}{t['compile fused']:14.4f}"
+            f"{t['csx']:14.4f}{t['bare']:14.4f}{(t['csx'] - t['bare']) * 1e3:14.2f}{best / t['csx']:14.2f}",
             flush=True,
         )
 

@@ -35,7 +35,12 @@ def mlp() -> nn.Module:
 def cnn() -> nn.Module:
     layers: list[nn.Module] = []
     for inside, outside in ((3, 32), (32, 64), (64, 64)):
-        layers += [nn.Conv2d(inside, outside, 3, padding=1), nn.BatchNorm2d(outside), nn.ReLU(), nn.MaxPool2d(2)]
+        layers += [
+            nn.Conv2d(inside, outside, 3, padding=1),
+            nn.BatchNorm2d(outside),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+        ]
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(64 * 4 * 4, 10))
 
 

@@ -5,7 +5,17 @@ import sys
 
 import pytest
 
-NAMES = ["", ".utils", ".utils.data", ".utils.tensorboard", ".distributed", ".backend", ".backends", ".storage", ".errors"]
+NAMES = [
+    "",
+    ".utils",
+    ".utils.data",
+    ".utils.tensorboard",
+    ".distributed",
+    ".backend",
+    ".backends",
+    ".storage",
+    ".errors",
+]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -23,10 +33,9 @@ assert real.__name__ == "cstorch{name}"
 
 def test_it_is_used_as_the_reference_is():
     import cerebras.pytorch as cs
+    import cstorch
     from cerebras.pytorch.backend import Backend
     from cerebras.pytorch.utils.data import DataExecutor
-
-    import cstorch
 
     assert cs is cstorch
     assert Backend is cstorch.Backend

@@ -1,11 +1,10 @@
 """Making backends, preparing models, and the errors of both."""
 
+import cstorch
 import pytest
 import torch
-from torch import nn
-
-import cstorch
 from cstorch.errors import BackendError
+from torch import nn
 
 
 def test_names_are_case_insensitive_and_describe_themselves():
@@ -33,7 +32,10 @@ def test_wrong_uses_name_what_was_expected():
         cstorch.backend(artifact_dir="x")
     with pytest.raises(BackendError, match="no backend has been instantiated"):
         cstorch.backend()
-    with cstorch.backend("CSX"), pytest.raises(RuntimeError, match="A backend with type CSX has already been"):
+    with (
+        cstorch.backend("CSX"),
+        pytest.raises(RuntimeError, match="A backend with type CSX has already been"),
+    ):
         cstorch.backend("CPU")
     with pytest.raises(BackendError, match="num_csx is 2"):
         cstorch.backend("CSX", cluster_config=cstorch.distributed.ClusterConfig(num_csx=2))
@@ -65,7 +67,7 @@ def test_compile_keeps_identity_ties_and_the_way_back(csx):
     assert list(compiled.parameters()) == [weight]
     assert compiled.train() is model
     with pytest.raises(AttributeError, match="use the model that was given"):
-        compiled.something
+        _ = compiled.something
     model.cpu()
     assert model[0].weight is weight is model[1].weight
     assert type(weight) is nn.Parameter

@@ -4,16 +4,15 @@ import os
 import stat
 import warnings
 
+import cstorch
 import pytest
 import torch
 import torch.nn.functional as F
-from programs import TASKS, assert_equal_runs, train_csx, train_eager
-from torch import fx, nn
-
-import cstorch
 from cstorch.compiler import cache, native
 from cstorch.compiler.interpreter import InterpretedExecutable
 from cstorch.compiler.passes import prepare
+from programs import TASKS, assert_equal_runs, train_csx, train_eager
+from torch import fx, nn
 
 aten = torch.ops.aten
 

@@ -1,16 +1,16 @@
 """The contract of tracing: what runs once, what is read anew, what raises, what is state."""
 
+import itertools
 import re
 import warnings
 
+import cstorch
 import pytest
 import torch
 import torch.nn.functional as F
+from cstorch.errors import OptimizerError, ProgramLimitError, StateError, TraceError, ValueReadError
 from programs import mlp
 from torch import nn
-
-import cstorch
-from cstorch.errors import OptimizerError, ProgramLimitError, StateError, TraceError, ValueReadError
 
 
 def line_of(function, text):
@@ -262,7 +262,7 @@ def test_a_scheduler_stepped_in_the_step_acts_after_every_step(csx):
     for _ in range(4):
         step(torch.ones(1, 8))
         biases.append(model.bias.detach().cpu()[0].item())
-    assert [b - a for a, b in zip(biases, biases[1:])] == pytest.approx([-1, -0.5, -0.25, -0.125])
+    assert [b - a for a, b in itertools.pairwise(biases)] == pytest.approx([-1, -0.5, -0.25, -0.125])
     assert optimizer.param_groups[0]["lr"] == 1 / 16
 
 
@@ -416,7 +416,9 @@ def test_train_and_evaluation_programs_work_on_the_same_weights(csx):
     for _ in range(3):
         train(torch.ones(1, 8))
         evaluate(torch.ones(1, 8))
-        assert seen[-1].item() == pytest.approx(F.linear(torch.ones(1, 8), *map(to_cpu, model.parameters())).sum().item())
+        assert seen[-1].item() == pytest.approx(
+            F.linear(torch.ones(1, 8), *map(to_cpu, model.parameters())).sum().item()
+        )
 
 
 def to_cpu(tensor):

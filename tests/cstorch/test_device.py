@@ -6,9 +6,8 @@ import pickle
 
 import pytest
 import torch
-from torch import nn
-
 from cstorch.errors import BackendError
+from torch import nn
 
 
 @pytest.mark.parametrize(

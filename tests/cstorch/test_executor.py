@@ -3,10 +3,9 @@
 import json
 import warnings
 
+import cstorch
 import pytest
 import torch
-
-import cstorch
 from cstorch.errors import DataError
 from cstorch.utils.data import DataExecutor, DataLoader, Schedule
 
@@ -60,7 +59,7 @@ def test_a_generator_is_asked_for_again_each_epoch(backend):
 
 def test_an_empty_loader_is_an_error(backend):
     with pytest.raises(DataError, match="yielded no batch"):
-        run(DataExecutor(DataLoader(lambda: []), num_steps=1))
+        run(DataExecutor(DataLoader(list), num_steps=1))
 
 
 @pytest.mark.parametrize(
@@ -83,7 +82,9 @@ def test_activation_steps_divide_checkpoint_steps(backend):
         assert DataExecutor(loader(), num_steps=12, activation_steps=4, checkpoint_steps=6).activation_steps == 2
 
 
-@pytest.mark.parametrize(("name", "value"), [("checkpoint_steps", "x"), ("checkpoint_steps", -1), ("activation_steps", 0)])
+@pytest.mark.parametrize(
+    ("name", "value"), [("checkpoint_steps", "x"), ("checkpoint_steps", -1), ("activation_steps", 0)]
+)
 def test_bad_cadences_are_refused(backend, name, value):
     with pytest.raises(ValueError, match=name):
         DataExecutor(loader(), num_steps=2, **{name: value})
@@ -100,7 +101,14 @@ def test_iteration_properties(backend):
     executor = DataExecutor(loader(), num_steps=3)
     seen = []
     for _ in executor:
-        seen.append((executor.iteration, executor.user_iteration, executor.is_initial_step, executor.on_final_iteration))
+        seen.append(
+            (
+                executor.iteration,
+                executor.user_iteration,
+                executor.is_initial_step,
+                executor.on_final_iteration,
+            )
+        )
     assert seen == [(0, 1, True, False), (1, 2, False, False), (2, 3, False, True)]
 
 
@@ -122,7 +130,12 @@ def test_closures_run_after_the_body_in_call_order(backend):
         y = step(batch)
         note("in the body", y)
         clock[0] += 1
-    assert order == [("in the step", 0, 1), ("in the body", 0, 1), ("in the step", 2, 2), ("in the body", 2, 2)]
+    assert order == [
+        ("in the step", 0, 1),
+        ("in the body", 0, 1),
+        ("in the step", 2, 2),
+        ("in the body", 2, 2),
+    ]
 
 
 def test_values_of_closures_are_kept_apart(backend):

@@ -10,7 +10,15 @@ def run(code):
 
 def test_nothing_heavy_is_imported():
     loaded = run("import cstorch, sys; print(*sys.modules)").split()
-    for name in ("lightning", "pytorch_lightning", "tensorboard", "torch._inductor", "torch._dynamo", "sympy", "h5py"):
+    for name in (
+        "lightning",
+        "pytorch_lightning",
+        "tensorboard",
+        "torch._inductor",
+        "torch._dynamo",
+        "sympy",
+        "h5py",
+    ):
         assert name not in loaded or name in run("import torch, sys; print(*sys.modules)").split(), name
 
 

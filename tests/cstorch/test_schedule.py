@@ -3,10 +3,9 @@
 import dataclasses
 
 import pytest
+from cstorch.utils.data import Schedule
 from hypothesis import given
 from hypothesis import strategies as st
-
-from cstorch.utils.data import Schedule
 
 Range = Schedule.Range
 

@@ -3,19 +3,23 @@
 import os
 import pickle
 
+import cstorch
 import pytest
 import torch
-from torch import nn
-
-import cstorch
 from cstorch.errors import CheckpointError
+from torch import nn
 
 
 def test_a_checkpoint_of_csx_tensors_opens_in_plain_torch(csx, tmp_path):
     model = nn.Linear(2, 2)
     cstorch.compile(model)
     optimizer = torch.optim.AdamW(model.parameters())
-    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": 3, "tied": [model.weight] * 2}
+    state = {
+        "model": model.state_dict(),
+        "optimizer": optimizer.state_dict(),
+        "step": 3,
+        "tied": [model.weight] * 2,
+    }
     cstorch.save(state, tmp_path / "a.mdl")
     found = torch.load(tmp_path / "a.mdl", weights_only=True)
     assert type(found["model"]["weight"]) is torch.Tensor

@@ -15,7 +15,9 @@ def test_twenty_steps_equal_eager(csx, task, optimizer):
 
 
 @pytest.mark.native
-@pytest.mark.parametrize(("task", "optimizer"), [("mlp", "sgd"), ("mlp", "sgd-momentum"), ("cnn", "adamw"), ("gpt", "adamw")])
+@pytest.mark.parametrize(
+    ("task", "optimizer"), [("mlp", "sgd"), ("mlp", "sgd-momentum"), ("cnn", "adamw"), ("gpt", "adamw")]
+)
 def test_twenty_compiled_steps_equal_eager(csx, task, optimizer):
     truth = train_eager(TASKS[task], optimizer, 20)
     run = train_csx(TASKS[task], optimizer, 20)

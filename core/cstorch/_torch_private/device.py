@@ -33,7 +33,7 @@ def register_backend(name: str, module: object) -> None:
 
 def make_wrapper(cls: type, like: torch.Tensor, device: torch.device) -> Any:
     """Make a tensor of class `cls` on `device` with the metadata of `like` and no storage of its own."""
-    return torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+    return torch.Tensor._make_wrapper_subclass(
         cls,
         like.shape,
         strides=like.stride(),

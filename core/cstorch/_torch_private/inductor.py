@@ -80,8 +80,8 @@ def _lean_runtime() -> Iterator[None]:
         lean = source is not None
         return compile_before.__func__(cls, graph, wrapper_code if source is None else source, *args, **kwargs)
 
-    def header(device_type: str, aot_mode: bool = False) -> str:
-        return str(RUNTIME) if lean and aot_mode else header_before(device_type, aot_mode=aot_mode)
+    def header(device: str, aot_mode: bool = False) -> str:
+        return str(RUNTIME) if lean and aot_mode else header_before(device, aot_mode=aot_mode)
 
     codecache.AotCodeCompiler.compile = classmethod(compile_lean)  # type: ignore[assignment]
     codecache._get_cpp_wrapper_header = header
@@ -94,8 +94,8 @@ def _lean_runtime() -> Iterator[None]:
 
 def load_library(path: str) -> Callable[[list[torch.Tensor]], list[torch.Tensor]]:
     """Load a library that `aot_compile` made; the call that runs it."""
-    runner = torch._C._aoti.AOTIModelContainerRunnerCpu(path, 1)  # type: ignore[call-arg]
-    run: Callable[[list[torch.Tensor]], list[torch.Tensor]] = runner.run  # type: ignore[assignment]
+    runner = torch._C._aoti.AOTIModelContainerRunnerCpu(path, 1)
+    run: Callable[[list[torch.Tensor]], list[torch.Tensor]] = runner.run
     return run
 
 

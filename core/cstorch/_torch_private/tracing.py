@@ -48,7 +48,7 @@ def mutated_arguments(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     schema = func._schema
     if not schema.is_mutable:
         return []
-    found = []
+    found: list[Any] = []
     for position, argument in enumerate(schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
             value = args[position] if position < len(args) else kwargs.get(argument.name)
@@ -60,4 +60,3 @@ def raw_optimizer_step(optimizer: torch.optim.Optimizer) -> Any:
     """The class's `step` without the wrapper that calls step hooks and profilers."""
     step = type(optimizer).step
     return getattr(step, "__wrapped__", step) if getattr(step, "hooked", False) else step
-

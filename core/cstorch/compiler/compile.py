@@ -64,9 +64,10 @@ def compile_program(program: Program, example: list[torch.Tensor], folder: Path)
             compile_native(prepared, example, path)
         return NativeExecutable(path)
     except Exception as error:
+        reason = next(iter(str(error).splitlines()), "no message")[:300]
         warnings.warn(
-            f"the program of {program.name!r} could not be compiled ({type(error).__name__}: "
-            f"{str(error).splitlines()[0][:300] if str(error) else 'no message'}), so it is interpreted: right, but slower.",
+            f"the program of {program.name!r} could not be compiled ({type(error).__name__}: {reason}), so it is "
+            "interpreted: right, but slower.",
             stacklevel=2,
         )
         logger.debug("compile failed", exc_info=True)

@@ -19,5 +19,6 @@ class InterpretedExecutable:
         self._graph = graph
 
     def __call__(self, inputs: list[Any]) -> list[torch.Tensor]:
+        """Run the graph once."""
         with torch.no_grad():
             return list(self._graph(*inputs))

@@ -33,6 +33,7 @@ class NativeExecutable:
         self._run = load_library(str(path))
 
     def __call__(self, inputs: list[Any]) -> list[torch.Tensor]:
+        """Run the library once."""
         return self._run(inputs)
 
 

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from types import TracebackType
+from typing import Any
 
 logger = logging.getLogger("cstorch.compile")
 
@@ -21,7 +22,7 @@ class CompileProgress:
         clock: Seconds, for the tests.
     """
 
-    def __init__(self, what: str, stream: object = None, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(self, what: str, stream: Any = None, clock: Callable[[], float] = time.perf_counter) -> None:
         self.what = what
         self._stream = sys.stderr if stream is None else stream
         self._clock = clock
@@ -53,5 +54,5 @@ class CompileProgress:
             self._write(f"\r\x1b[2Kcompiling {self.what} ... {self._clock() - self._start:.0f} s")
 
     def _write(self, text: str) -> None:
-        self._stream.write(text)  # type: ignore[attr-defined]
-        self._stream.flush()  # type: ignore[attr-defined]
+        self._stream.write(text)
+        self._stream.flush()

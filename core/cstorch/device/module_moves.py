@@ -15,7 +15,7 @@ from torch import nn
 
 from cstorch.device.tensor import CsxTensor
 
-_apply = nn.Module._apply
+_apply: Callable[..., nn.Module] = nn.Module._apply
 
 
 def _apply_keeping_identity(self: nn.Module, fn: Callable[..., Any], recurse: bool = True) -> nn.Module:
@@ -26,6 +26,7 @@ def _apply_keeping_identity(self: nn.Module, fn: Callable[..., Any], recurse: bo
         for child in self.children():
             child._apply(fn)
     for parameter in ours:
+        assert parameter is not None
         grad = parameter.grad
         if isinstance(grad, CsxTensor) and grad._host is None:
             parameter.grad = None

@@ -58,7 +58,7 @@ class CsxTensor(torch.Tensor):
     _cell: ValueCell | None
 
     @staticmethod
-    def __new__(cls, like: torch.Tensor, host: bool = True) -> CsxTensor:
+    def __new__(cls: type, like: torch.Tensor, host: bool = True) -> CsxTensor:
         """Wrap `like`: as contents when `host`, otherwise as the fake tensor of a handle."""
         self: CsxTensor = make_wrapper(cls, like, CSX)
         self._host = like if host else None
@@ -67,14 +67,14 @@ class CsxTensor(torch.Tensor):
         return self
 
     @classmethod
-    def __torch_dispatch__(
+    def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         return run_on_host(func, args, kwargs or {})
 
     # -- reading ---------------------------------------------------------------------------------------
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         if self._host is None:
             raise refuse_read("printing a traced tensor")
         text = repr(self._host)
@@ -111,7 +111,7 @@ class CsxTensor(torch.Tensor):
     # -- `.data` -----------------------------------------------------------------------------------------
 
     @property
-    def data(self) -> torch.Tensor:  # type: ignore[override]
+    def data(self) -> torch.Tensor:
         """The same contents with no autograd history; assigning exchanges the contents."""
         return self.detach()
 

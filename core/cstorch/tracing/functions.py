@@ -54,7 +54,7 @@ class StepFunctions(TorchFunctionMode):
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
         if name == "__set__":
-            if func.__self__ is torch.Tensor.grad:  # type: ignore[attr-defined]
+            if func.__self__ is torch.Tensor.grad:
                 self.gradients.assigned(args[0], args[1])
             elif func.__self__ is torch.Tensor.data and isinstance(args[0], CsxTensor):
                 args[0].data = args[1]
@@ -75,9 +75,7 @@ class StepFunctions(TorchFunctionMode):
             weight = self.as_tensor(args[2]).to(args[0].dtype)
             return func(args[0], args[1], weight)
         convert = self.as_tensor if takes else _number
-        return func(
-            *[_convert(a, convert) for a in args], **{k: _convert(v, convert) for k, v in kwargs.items()}
-        )
+        return func(*[_convert(a, convert) for a in args], **{k: _convert(v, convert) for k, v in kwargs.items()})
 
     def _scaled(self, name: str, key: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """`base.addcmul_(a, b, value=v)` and its kin, with `v` a tensor, in plain tensor arithmetic."""

@@ -82,8 +82,8 @@ class GradientLedger:
             self.zeroed(module.parameters())
             module_zero_grad(module, set_to_none)
 
-        torch.optim.Optimizer.zero_grad = of_optimizer  # type: ignore[method-assign]
-        nn.Module.zero_grad = of_module  # type: ignore[method-assign]
+        torch.optim.Optimizer.zero_grad = of_optimizer  # type: ignore[method-assign, assignment]
+        nn.Module.zero_grad = of_module  # type: ignore[method-assign, assignment]
         try:
             yield
         finally:
@@ -109,9 +109,10 @@ class GradientLedger:
                 continue
             if after is None:
                 plan.cleared.append(tensor)
-            elif isinstance(after, CsxTensor) and after._recorder is recorder:
-                if not (cleared and key in self._consumed):
-                    plan.kept.append(tensor)
+                continue
+            consumed = cleared and key in self._consumed
+            if isinstance(after, CsxTensor) and after._recorder is recorder and not consumed:
+                plan.kept.append(tensor)
         return plan
 
     def restore(self) -> None:

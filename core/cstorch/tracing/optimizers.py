@@ -1,12 +1,13 @@
 """Lets an unmodified torch optimizer step inside a trace.
 
-Before an optimizer's first traced step its state is created: the step is recorded once into a graph of its own, each new
-state tensor is followed back to the operation that made it, and only that is evaluated. During the step the
-numbers of its param_groups are host scalars, so a scheduler's changes reach every later run.
+Before an optimizer's first traced step its state is created: the step is recorded once into a graph of its own,
+each new state tensor is followed back to the operation that made it, and only that is evaluated. During the step
+the numbers of its param_groups are host scalars, so a scheduler's changes reach every later run.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -76,9 +77,9 @@ class OptimizerSteps:
         self._as_host_scalars(optimizer)
         if optimizer not in self.seen:
             self.seen.append(optimizer)
-        flag = compiling()
-        flag.__enter__()
-        self._restore.append(lambda: flag.__exit__(None, None, None))
+        stack = contextlib.ExitStack()
+        stack.enter_context(compiling())
+        self._restore.append(stack.close)
         self._state_before = _tensors_of(optimizer)
         return args, kwargs
 

@@ -2,7 +2,8 @@
 
 Every operation of the step reaches `Recorder.dispatch` below autograd: forward, backward and optimizer
 alike. It runs on fake tensors (shapes without contents) and becomes a node. A tensor that holds contents
-becomes a graph input when first touched; a tensor of the host too, where the step changes it or mixes it with the device's.
+becomes a graph input when first touched; a tensor of the host too, where the step changes it or mixes it with
+the device's.
 """
 
 from __future__ import annotations
@@ -52,9 +53,7 @@ class Recorder(TorchDispatchMode):
         parent: The recorder of the step, when this one only probes an optimizer within it.
     """
 
-    def __init__(
-        self, leaves: list[torch.Tensor], numbers: list[Number], parent: Recorder | None = None
-    ) -> None:
+    def __init__(self, leaves: list[torch.Tensor], numbers: list[Number], parent: Recorder | None = None) -> None:
         super().__init__()
         self.graph = fx.Graph()
         self.fake_mode: Any = parent.fake_mode if parent else FakeTensorMode(allow_non_fake_inputs=True)

@@ -1,8 +1,8 @@
 """Host numbers in a trace: a learning rate or a batch index is read anew at each step, never frozen.
 
 A HostScalar looks like the number it stands for. Arithmetic on it builds an expression; a comparison or a
-truth test records its outcome as a guard of the program; where it meets a tensor it becomes a float64 or
-int64 input, evaluated on the host before each run. Where Python insists on a plain number (an index, `range`, `math.sqrt`)
+truth test records its outcome as a guard of the program; where it meets a tensor it becomes a float64 or int64
+input, evaluated on the host before each run. Where Python insists on a plain number (an index, `range`, `math.sqrt`)
 its value itself becomes a guard. The expressions are Python source over `groups` (the param_groups of the
 optimizers that the step uses) and `args` (the numbers the step was called with).
 """
@@ -33,17 +33,14 @@ class ScalarScope:
         self.guards.setdefault(code, outcome)
         return outcome
 
-    def argument(self, position: int) -> HostScalar:
+    def argument(self, position: int) -> Any:
         """The number at `position` of the numbers that the step was called with."""
         return make_scalar(self, f"args[{position}]", self.args[position])
 
     def group_entries(self, group: dict[str, Any]) -> dict[str, Any]:
         """Host scalars for the numbers of a param_group, by key; tuples of numbers become tuples."""
-        for index, known in enumerate(self.groups):
-            if known is group:
-                break
-        else:
-            index = len(self.groups)
+        index = next((i for i, known in enumerate(self.groups) if known is group), len(self.groups))
+        if index == len(self.groups):
             self.groups.append(group)
         entries: dict[str, Any] = {}
         for key, value in group.items():
@@ -86,7 +83,7 @@ class HostScalar:
         self._scope, self._code, self._hint = scope, code, hint
 
     @property
-    def __class__(self) -> type:  # type: ignore[override]
+    def __class__(self) -> type:
         """`isinstance(x, float)` holds, while C code that wants a float must ask `__float__`."""
         return type(self._hint)
 
@@ -145,11 +142,11 @@ class HostScalar:
         return self._value()
 
 
-class HostInt(HostScalar, torch.SymInt):  # type: ignore[misc]
+class HostInt(HostScalar, torch.SymInt):
     """A host integer."""
 
 
-class HostFloat(HostScalar, torch.SymFloat):  # type: ignore[misc]
+class HostFloat(HostScalar, torch.SymFloat):
     """A host float."""
 
 

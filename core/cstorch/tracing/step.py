@@ -107,7 +107,13 @@ class BoundProgram:
             if effect.kind == "host":
                 effect.function(*nest.map_leaves(fill, effect.args), **nest.map_leaves(fill, effect.kwargs))
             elif iteration is None:
-                alone.append((effect.function, nest.map_leaves(fill, effect.args), nest.map_leaves(fill, effect.kwargs)))
+                alone.append(
+                    (
+                        effect.function,
+                        nest.map_leaves(fill, effect.args),
+                        nest.map_leaves(fill, effect.kwargs),
+                    )
+                )
             elif iteration.runs(effect.kind):
                 iteration.queue(
                     effect.kind,
@@ -131,6 +137,8 @@ class TracedStep:
         step: The step function.
     """
 
+    __name__: str
+
     def __init__(self, step: Callable[..., Any]) -> None:
         functools.update_wrapper(self, step)
         self._step = step
@@ -148,6 +156,7 @@ class TracedStep:
         return [bound.program for several in self._programs.values() for bound in several]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the step: its program on CSX, the function itself elsewhere."""
         backend = context.backend
         if backend is None or not backend.is_csx or context.recording is not None:
             return self._step(*args, **kwargs)
@@ -186,9 +195,7 @@ class TracedStep:
         hosts = [_with_contents(leaf) for leaf in leaves]
         backend.is_tracing = True
         try:
-            program = trace_program(
-                self._step, args, kwargs, hosts, numbers, backend.modules, self.__name__
-            )
+            program = trace_program(self._step, args, kwargs, hosts, numbers, backend.modules, self.__name__)
         finally:
             backend.is_tracing = False
         example = BoundProgram(program, None).inputs(leaves, numbers)
@@ -213,8 +220,8 @@ class TracedStep:
         message = f"the step {self.__name__!r} is traced again, as program {self._count + 1}: {why}."
         if self._count == 1:
             warnings.warn(
-                f"{message} Every program is traced and compiled once and then kept. Batches of one shape, for example with "
-                "DataLoader(..., drop_last=True), avoid it.",
+                f"{message} Every program is traced and compiled once and then kept. Batches of one shape, for "
+                "example with DataLoader(..., drop_last=True), avoid it.",
                 stacklevel=4,
             )
         logger.info("%s", message)

@@ -57,9 +57,7 @@ class Recording:
         self, kind: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         """Record a call that repeats after each run."""
-        made = Effect(
-            kind, function, nest.map_leaves(self.stand_in, args), nest.map_leaves(self.stand_in, kwargs)
-        )
+        made = Effect(kind, function, nest.map_leaves(self.stand_in, args), nest.map_leaves(self.stand_in, kwargs))
         self.effects.append(made)
 
 
@@ -141,9 +139,7 @@ def trace(
     return program
 
 
-def _finish(
-    recorder: Recorder, recording: Recording, returned: Any, watch: ModuleWatch, name: str
-) -> Program:
+def _finish(recorder: Recorder, recording: Recording, returned: Any, watch: ModuleWatch, name: str) -> Program:
     handles: list[tuple[int, ValueCell]] = []
     dynamic = False
 

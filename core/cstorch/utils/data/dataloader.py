@@ -43,7 +43,8 @@ class DataLoader:
             self._loader = self.input_fn(*self.args, **self.kwargs)
             if not hasattr(self._loader, "__iter__"):
                 raise DataError(
-                    f"input_fn returned a {type(self._loader).__name__}, expected a torch DataLoader or an iterable of batches."
+                    f"input_fn returned a {type(self._loader).__name__}, expected a torch DataLoader "
+                    "or an iterable of batches."
                 )
         return self._loader
 

@@ -141,8 +141,9 @@ class DataExecutor:
                 empty = False
                 yield batch
             if empty:
+                name = getattr(self.dataloader.input_fn, "__name__", "input_fn")
                 raise DataError(
-                    f"the dataloader of {getattr(self.dataloader.input_fn, '__name__', 'input_fn')!r} yielded no batch. "
+                    f"the dataloader of {name!r} yielded no batch. "
                     "Check that the dataset is not empty, and that drop_last does not drop its only batch."
                 )
 

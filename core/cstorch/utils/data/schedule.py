@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass
@@ -60,7 +62,7 @@ class Schedule:
 
     Range = Range
 
-    intervals: list[Range | int] = field(default_factory=list)
+    intervals: list[Any] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         ranges = []
@@ -72,7 +74,7 @@ class Schedule:
             else:
                 raise ValueError(f"a schedule holds {item!r}, expected Schedule.Range or int.")
         ranges.sort(key=lambda r: r.start)
-        for earlier, later in zip(ranges, ranges[1:], strict=False):
+        for earlier, later in itertools.pairwise(ranges):
             if later.start < earlier.end:
                 raise ValueError(f"{earlier} and {later} overlap; expected ranges apart from each other.")
         self._ranges = ranges
