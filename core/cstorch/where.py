@@ -12,7 +12,6 @@ _HIDDEN = (
     "lightning",
     "pytorch_lightning",
     "lightning_fabric",
-    "lightning_cerebras",
     "lightning_utilities",
     "torchmetrics",
 )
@@ -21,11 +20,14 @@ _HIDDEN = (
 def _is_library(filename: str) -> bool:
     if filename.startswith((_OURS, "<")):
         return True
+    binding = sys.modules.get("lightning_cerebras")
+    if binding is not None and filename.startswith(str(Path(str(binding.__file__)).parent) + os.sep):
+        return True
     parts = filename.split(os.sep)
     if "site-packages" in parts:
         package = parts[parts.index("site-packages") + 1]
         return package.removesuffix(".py") in _HIDDEN
-    return parts[-1] == "contextlib.py" or "lightning_cerebras" in parts[-3:]
+    return parts[-1] == "contextlib.py"
 
 
 def user_line() -> str:

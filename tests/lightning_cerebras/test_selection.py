@@ -1,0 +1,138 @@
+"""How `accelerator="csx"` finds its strategy, precision and checkpoint IO, and that nothing falls back silently."""
+
+import os
+import pickle
+import subprocess
+import sys
+
+import lightning as L
+import pytest
+from lightning.pytorch.plugins import AsyncCheckpointIO, MixedPrecision
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
+
+from lightning_cerebras import CSXAccelerator, CSXCheckpointIO, CSXPrecision, CSXStrategy
+
+
+def parts(trainer):
+    return [
+        type(p)
+        for p in (trainer.accelerator, trainer.strategy, trainer.precision_plugin, trainer.strategy.checkpoint_io)
+    ]
+
+
+OURS = [CSXAccelerator, CSXStrategy, CSXPrecision, CSXCheckpointIO]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: L.Trainer(accelerator="csx"),
+        lambda: L.Trainer(accelerator="csx", strategy="csx"),
+        lambda: L.Trainer(accelerator=CSXAccelerator()),
+        lambda: L.Trainer(accelerator="csx", devices=1, precision="32-true"),
+        lambda: L.Trainer(accelerator="csx", devices="auto", precision=32),
+        lambda: L.Trainer(accelerator="csx", strategy=CSXStrategy(compile_dir="x")),
+    ],
+)
+def test_all_parts_are_chosen(make):
+    assert parts(make()) == OURS
+
+
+def test_the_environment_variable(monkeypatch):
+    monkeypatch.setenv("PL_TRAINER_ACCELERATOR", "csx")
+    assert parts(L.Trainer()) == OURS
+
+
+def test_cpu_trainers_are_untouched():
+    assert type(L.Trainer(accelerator="cpu").strategy).__name__ == "SingleDeviceStrategy"
+    assert type(L.Trainer(accelerator="auto").accelerator).__name__ != "CSXAccelerator"
+
+
+@pytest.mark.parametrize(
+    "options", [{"accelerator": "csx", "strategy": "ddp"}, {"accelerator": "cpu", "strategy": "csx"}]
+)
+def test_wrong_pairs_are_refused(options):
+    with pytest.raises(MisconfigurationException, match="do not go together"):
+        L.Trainer(**options)
+
+
+def test_a_wrong_strategy_is_caught_at_the_latest_in_setup():
+    trainer = L.Trainer(accelerator="csx")
+    trainer._accelerator_connector.strategy = L.Trainer(accelerator="cpu").strategy
+    with pytest.raises(MisconfigurationException, match="would train on the host without the compiled step"):
+        CSXAccelerator().setup(trainer)
+
+
+@pytest.mark.parametrize("precision", ["16-mixed", "bf16-mixed", "64-true", "bf16-true"])
+def test_other_precisions_are_refused_by_name(precision):
+    with pytest.raises(ValueError, match=f"precision='{precision}'.*'32-true'"):
+        L.Trainer(accelerator="csx", precision=precision)
+
+
+def test_other_precision_plugins_are_refused():
+    with pytest.raises(ValueError, match="got the precision plugin MixedPrecision"):
+        L.Trainer(accelerator="csx", plugins=MixedPrecision("bf16-mixed", "cpu"))
+
+
+@pytest.mark.parametrize("devices", [2, [0], "0,1"])
+def test_devices(devices):
+    with pytest.raises(ValueError, match="with accelerator='csx'"):
+        L.Trainer(accelerator="csx", devices=devices)
+
+
+def test_several_nodes_are_refused():
+    with pytest.raises(MisconfigurationException, match="num_nodes=2"):
+        L.Trainer(accelerator="csx", num_nodes=2)
+
+
+def test_a_wrapping_checkpoint_io_gets_ours_inside():
+    trainer = L.Trainer(accelerator="csx", plugins=AsyncCheckpointIO())
+    assert type(trainer.strategy.checkpoint_io) is AsyncCheckpointIO
+    assert type(trainer.strategy.checkpoint_io.checkpoint_io) is CSXCheckpointIO
+
+
+def test_classes_can_be_pickled():
+    assert pickle.loads(pickle.dumps(CSXStrategy)) is CSXStrategy
+    assert type(pickle.loads(pickle.dumps(CSXPrecision()))) is CSXPrecision
+
+
+def python(code, **environment):
+    env = {**os.environ, **environment}
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, env=env)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+@pytest.mark.parametrize("namespace", ["lightning.pytorch", "pytorch_lightning"])
+@pytest.mark.parametrize("explicit", [False, True])
+def test_both_namespaces_with_and_without_an_import(namespace, explicit):
+    code = f"""
+{"import lightning_cerebras" if explicit else ""}
+import importlib, logging
+pl = importlib.import_module("{namespace}")
+trainer = pl.Trainer(accelerator="csx", logger=False, enable_checkpointing=False)
+strategy = trainer.strategy
+print(type(strategy).__module__, type(strategy).__name__, isinstance(strategy, pl.strategies.Strategy))
+"""
+    autoload = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"} if explicit else {}
+    module = "_bind_lightning" if namespace == "lightning.pytorch" else "_bind_pytorch_lightning"
+    assert python(code, **autoload)[-3:] == [f"lightning_cerebras.{module}", "CSXStrategy", "True"]
+
+
+def test_importing_torch_neither_imports_cstorch_nor_registers_the_device():
+    assert python("import torch, sys; print('cstorch' in sys.modules, hasattr(torch, 'csx'))") == ["False", "False"]
+
+
+def test_an_untested_lightning_is_named_on_use_and_not_at_import():
+    code = """
+import lightning as L
+import lightning.pytorch.loops.optimization.automatic as a
+del a._AutomaticOptimization._make_closure
+import lightning_cerebras
+L.Trainer(accelerator="cpu", logger=False)
+try:
+    L.Trainer(accelerator="csx", logger=False)
+except Exception as error:
+    print("_AutomaticOptimization._make_closure" in str(error))
+"""
+    assert python(code, TORCH_DEVICE_BACKEND_AUTOLOAD="0")[-1] == "True"
