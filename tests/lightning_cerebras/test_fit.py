@@ -138,10 +138,16 @@ def test_dropout_differs_from_step_to_step(tmp_path):
 
 
 def run(module, tmp_path, **options):
-    trainer = L.Trainer(accelerator="csx", max_epochs=1, logger=False, enable_checkpointing=False,
-    def make():
-        return [ModelCheckpoint(monitor="val_acc", mode="max", save_top_k=2, save_last=True, every_n_epochs=1)]
-
+    trainer = L.Trainer(
+        accelerator="csx",
+        max_epochs=1,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        default_root_dir=tmp_path,
+        **options,
+    )
     trainer.fit(module)
     return trainer
 
