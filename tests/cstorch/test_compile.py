@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from cstorch.compiler import cache, native
 from cstorch.compiler.interpreter import InterpretedExecutable
 from cstorch.compiler.passes import prepare
+from cstorch.trust import is_trusted
 from programs import TASKS, assert_equal_runs, train_csx, train_eager
 from torch import fx, nn
 
@@ -44,7 +45,7 @@ def test_a_library_that_others_can_write_is_compiled_afresh(csx):
     os.chmod(path, mode | stat.S_IWOTH)
     with pytest.warns(UserWarning, match="could have been written by another user"):
         cstorch.trace(lambda x: (x * 5).sum())(torch.ones(3))
-    assert cache.is_trusted(path)
+    assert is_trusted(path)
 
 
 @pytest.mark.native

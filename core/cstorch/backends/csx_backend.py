@@ -9,7 +9,7 @@ import torch
 
 from cstorch.appliance.local import LocalAppliance
 from cstorch.backends.base import Backend, BackendType
-from cstorch.device import CSX
+from cstorch.device import CSX, native_guard
 from cstorch.errors import BackendError
 from cstorch.tracing.program import Executable, Program
 
@@ -50,6 +50,7 @@ class CsxBackend(Backend):
         self.validate_only = bool(validate_only)
         self.is_e2e_execution = not (self.compile_only or self.validate_only)
         self.appliance = LocalAppliance(compile_dir)
+        native_guard.install(self.appliance.compile_dir)
 
     def load(self, program: Program, example: list[torch.Tensor]) -> Executable | None:
         """Compile `program` for the appliance, as far as this backend's mode goes."""

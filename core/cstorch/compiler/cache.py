@@ -7,7 +7,6 @@ import json
 import logging
 import os
 import platform
-import stat
 from pathlib import Path
 from typing import Any
 
@@ -38,15 +37,6 @@ def cache_folder(requested: str | os.PathLike[str] | None) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     logger.info("%s cannot be written; compiled programs are kept in %s", DEFAULT, folder)
     return folder
-
-
-def is_trusted(path: Path) -> bool:
-    """Whether only this user or root can have written `path` and its folder: a library is code."""
-    for item in (path, path.parent, path.parent.parent):
-        info = item.stat()
-        if info.st_uid not in (0, os.getuid()) or info.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            return False
-    return True
 
 
 def program_key(program: Program, example: list[torch.Tensor]) -> str:

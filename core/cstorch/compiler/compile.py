@@ -16,6 +16,7 @@ from cstorch.compiler.native import NativeExecutable, compile_native, has_compil
 from cstorch.compiler.passes import prepare
 from cstorch.compiler.progress import CompileProgress
 from cstorch.tracing.program import Executable, Program
+from cstorch.trust import is_trusted
 
 logger = logging.getLogger("cstorch.compile")
 
@@ -51,7 +52,7 @@ def compile_program(program: Program, example: list[torch.Tensor], folder: Path)
     operations = sum(node.op == "call_function" for node in prepared.graph.graph.nodes)
     what = f"{program.name}: {operations} operations"
     if path.exists():
-        if cache.is_trusted(path):
+        if is_trusted(path):
             logger.info("loaded %s from %s", what, path.parent)
             return NativeExecutable(path)
         warnings.warn(
