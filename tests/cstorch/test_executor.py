@@ -232,3 +232,32 @@ def test_validate_only_traces_one_step_and_runs_nothing(compile_cache):
                 cstorch.step_closure(ran.append)(1)
         assert (len(executor), traced, ran) == (1, [1], [])
         assert torch.equal(model.weight.detach().cpu(), before)
+
+
+def test_reading_weights_off_a_checkpoint_step_warns_once(csx):
+    model = torch.nn.Linear(1, 1)
+    compiled = cstorch.compile(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    @cstorch.trace
+    def step(x):
+        optimizer.zero_grad()
+        compiled(x).sum().backward()
+        optimizer.step()
+
+    saved = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for batch in DataExecutor(loader(), num_steps=4, checkpoint_steps=2):
+            step(batch)
+            cstorch.checkpoint_closure(lambda: saved.append(model.state_dict()["weight"].cpu()))()
+    assert len(saved) == 2
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for batch in DataExecutor(loader(), num_steps=4):
+            step(batch)
+            model.state_dict()["weight"].cpu()
+    found = [str(w.message) for w in caught if "weights are read at" in str(w.message)]
+    assert len(found) == 1
+    assert "test_executor.py" in found[0]
+    assert "iteration 0" in found[0]

@@ -8,6 +8,7 @@ and dtype while the step is traced) and its contents can be had in a step closur
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -34,6 +35,16 @@ class ValueCell:
         self.value: torch.Tensor | None = None
 
 
+class ReadObserver:
+    """Told of each parameter whose contents the host reads or computes with; set by a running executor."""
+
+    def __init__(self) -> None:
+        self.notify: Callable[[], None] | None = None
+
+
+observer = ReadObserver()
+
+
 def refuse_read(what: str) -> ValueReadError:
     """The error for reading a handle, naming the user's line and the two remedies."""
     return ValueReadError(
@@ -56,6 +67,7 @@ class CsxTensor(torch.Tensor):
     _node: Any  # its fx node there
     _leaf: int | None  # position among the tensors that the step was called with
     _cell: ValueCell | None
+    _weight: bool  # whether these are the contents of a parameter, seen through detach()
 
     @staticmethod
     def __new__(cls: type, like: torch.Tensor, host: bool = True) -> CsxTensor:
@@ -64,6 +76,7 @@ class CsxTensor(torch.Tensor):
         self._host = like if host else None
         self._fake = None if host else like
         self._recorder = self._node = self._leaf = self._cell = None
+        self._weight = False
         return self
 
     @classmethod
@@ -166,7 +179,13 @@ def to_host(tensor: torch.Tensor, what: str = "reading a tensor") -> torch.Tenso
         return tensor
     if tensor._host is None:
         raise refuse_read(what)
+    if observer.notify is not None and _is_weight(tensor):
+        observer.notify()
     return tensor._host
+
+
+def _is_weight(tensor: CsxTensor) -> bool:
+    return tensor._weight or isinstance(tensor, torch.nn.Parameter)
 
 
 def _handle_like(tensor: CsxTensor) -> CsxTensor:
@@ -189,6 +208,9 @@ def run_on_host(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
         if func in (aten.detach.default, aten.alias.default):
             return _handle_like(handles[0])
         raise refuse_read(f"running {func} on a tensor that a traced step returned,")
+    looked_at = func not in (aten.detach.default, aten.alias.default)
+    if observer.notify is not None and looked_at and any(isinstance(t, CsxTensor) and _is_weight(t) for t in leaves):
+        observer.notify()
     if func is aten._has_compatible_shallow_copy_type.default:
         return all(isinstance(t, CsxTensor) for t in args)
     target = kwargs.get("device")
@@ -211,6 +233,8 @@ def run_on_host(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     if func is aten.copy_.default:
         return args[0]
     wrapped = pytree.tree_map_only(torch.Tensor, CsxTensor, out)
+    if func is aten.detach.default:
+        wrapped._weight = _is_weight(args[0])
     return return_and_correct_aliasing(func, args, kwargs, wrapped)
 
 

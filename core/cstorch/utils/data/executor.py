@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from cstorch.backend import backend as get_backend
+from cstorch.device.tensor import observer
 from cstorch.errors import BackendError, DataError
 from cstorch.tracing.context import Iteration, context
 from cstorch.utils.data.batch_size import infer_batch_size
 from cstorch.utils.data.dataloader import DataLoader
 from cstorch.utils.data.schedule import Range, Schedule
 from cstorch.utils.profiler import Profiler
+from cstorch.where import user_line
 
 logger = logging.getLogger("cstorch.data")
 
@@ -112,6 +114,8 @@ class DataExecutor:
         rates = _Rates(self.profiler)
         batches = self._batches()
         open_iteration = False
+        if self.backend.is_csx:
+            observer.notify = lambda: self._weights_read(current)
         try:
             for step in range(self.num_steps):
                 batch = next(batches)
@@ -122,10 +126,11 @@ class DataExecutor:
                     current.fetches = runs and (step == final or (step + 1) % every == 0)
                 context.iteration, open_iteration = current, True
                 yield batch
-                context.iteration, open_iteration = None, False
+                open_iteration, context.iteration = False, None
                 rates.count(batch)
                 current.finish()
         finally:
+            observer.notify = None
             context.iteration = None
             try:
                 if open_iteration:  # the loop was left by break or an exception
@@ -133,6 +138,18 @@ class DataExecutor:
             finally:
                 context.executor = before
                 self._write_profile()
+
+    def _weights_read(self, current: Iteration) -> None:
+        """Warn, once a run, that the host reads weights where a real system does not give them."""
+        if current.is_checkpoint or context.recording is not None:
+            return
+        observer.notify = None
+        warnings.warn(
+            f"weights are read at {user_line()} in iteration {self.iteration}, which is no checkpoint step. The "
+            "embedded appliance has them at hand, a real system gives them at checkpoint steps only: read them in a "
+            "function decorated with @cstorch.checkpoint_closure, and say DataExecutor(checkpoint_steps=...).",
+            stacklevel=2,
+        )
 
     def _batches(self) -> Iterator[Any]:
         while True:
