@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from workloads import WORKLOADS, Workload
 
-ROUNDS = 15
+ROUNDS = 9
 Steps = Callable[[int], float]
 """Runs so many steps; seconds taken."""
 

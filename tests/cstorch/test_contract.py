@@ -662,3 +662,36 @@ def test_views_made_before_a_step_that_changes_them_are_refused(csx):
 
     with pytest.raises(TraceError, match="share memory"):
         step(torch.ones(2))
+
+
+def test_freezing_a_parameter_makes_another_program(csx):
+    def train(device):
+        torch.manual_seed(4)
+        model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 4)).to(device)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+
+        def step(x):
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            optimizer.step()
+
+        step = cstorch.trace(step) if device == "csx" else step
+        for i in range(6):
+            model[0].requires_grad_(i not in (2, 3))
+            step(torch.ones(2, 8))
+        return [p.detach().cpu() for p in model.parameters()]
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = train("csx")
+    for a, b in zip(found, train("cpu")):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_a_model_that_has_left_the_device_is_named(csx):
+    model, compiled = linear(csx)
+    step = cstorch.trace(lambda x: compiled(x).sum())
+    step(torch.ones(1, 8))
+    model.cpu()
+    with pytest.raises(TraceError, match="have left csx since it was traced"):
+        step(torch.ones(1, 8))

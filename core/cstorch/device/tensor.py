@@ -35,14 +35,20 @@ class ValueCell:
         self.value: torch.Tensor | None = None
 
 
-class ReadObserver:
-    """Told of each parameter whose contents the host reads or computes with; set by a running executor."""
+class Observer:
+    """What is noticed of csx tensors outside traced steps.
+
+    Attributes:
+        notify: Called when the host reads a parameter's contents or computes with it; set by a running executor.
+        flag_changes: How often `requires_grad` of any csx tensor has been set.
+    """
 
     def __init__(self) -> None:
         self.notify: Callable[[], None] | None = None
+        self.flag_changes = 0
 
 
-observer = ReadObserver()
+observer = Observer()
 
 
 def refuse_read(what: str) -> ValueReadError:
@@ -121,6 +127,23 @@ class CsxTensor(torch.Tensor):
             "traced step, or a step closure for a value that a step computes."
         )
 
+    # -- `.requires_grad` --------------------------------------------------------------------------------
+
+    @property
+    def requires_grad(self) -> bool:
+        """As for any tensor. Changes are counted, so that a program need not ask each parameter at each step."""
+        return torch.Tensor.requires_grad.__get__(self)  # type: ignore[attr-defined, no-any-return]
+
+    @requires_grad.setter
+    def requires_grad(self, value: bool) -> None:
+        torch.Tensor.requires_grad.__set__(self, value)  # type: ignore[attr-defined]
+        observer.flag_changes += 1
+
+    def requires_grad_(self, requires_grad: bool = True) -> CsxTensor:
+        """As for any tensor."""
+        observer.flag_changes += 1
+        return super().requires_grad_(requires_grad)  # type: ignore[return-value]
+
     # -- `.data` -----------------------------------------------------------------------------------------
 
     @property
@@ -166,7 +189,7 @@ def _rebuild(host: torch.Tensor, requires_grad: bool, is_parameter: bool) -> Csx
     made = CsxTensor(host)
     if is_parameter:
         return torch.nn.Parameter(made, requires_grad=requires_grad)  # type: ignore[return-value]
-    return made.requires_grad_(requires_grad)  # type: ignore[return-value]
+    return made.requires_grad_(requires_grad)
 
 
 def to_host(tensor: torch.Tensor, what: str = "reading a tensor") -> torch.Tensor:

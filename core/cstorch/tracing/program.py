@@ -99,14 +99,15 @@ class Program:
         for module, training in self.modes:
             if module.training is not training:
                 return False
-        for tensor, flag in self.requires_grad:
-            if tensor.requires_grad is not flag:
-                return False
         if self.gradients.guards:
             for tensor, there in self.gradients.guards:
                 if has_gradient(tensor) is not there:
                     return False
         return self.holds(numbers)
+
+    def flags_match(self) -> bool:
+        """Whether `requires_grad` of every parameter is what it was; asked again when any flag was set since."""
+        return all(tensor.requires_grad is flag for tensor, flag in self.requires_grad)
 
     def mismatch(self, numbers: list[Number]) -> str:
         """Why `matches` is false, in words."""

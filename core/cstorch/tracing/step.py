@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from cstorch.device import CsxTensor, to_host
+from cstorch.device.tensor import observer
 from cstorch.errors import ProgramLimitError, TraceError
 from cstorch.tracing import nest
 from cstorch.tracing.context import context
@@ -39,17 +40,32 @@ class BoundProgram:
         self._all_csx = len(self._csx_state) == len(program.state)
         self._buffers = [torch.zeros((), dtype=dtype) for dtype in program.scalar_dtypes]
         self._views = [buffer.numpy() for buffer in self._buffers]
+        self._flags_seen = -1
         self._fed: tuple[Number, ...] | None = None
         self._slots: tuple[Number, ...] = ()
         self._gradients: list[CsxTensor | None] = [None] * len(program.gradients.kept)
 
+    def matches(self, numbers: list[Number]) -> bool:
+        """Whether the program is right for a call now."""
+        if self._flags_seen != observer.flag_changes:
+            if not self.program.flags_match():
+                return False
+            self._flags_seen = observer.flag_changes
+        return self.program.matches(numbers)
+
     def inputs(self, leaves: list[torch.Tensor], numbers: list[Number]) -> list[Any]:
         """The tensors for one run, in the order of the graph's placeholders."""
         program = self.program
-        if self._all_csx:
-            inputs: list[Any] = [t._host for t in self._csx_state]  # anew: `.data` may have been exchanged
-        else:
-            inputs = [t._host if isinstance(t, CsxTensor) else t.detach() for t in program.state]
+        try:
+            if self._all_csx:
+                inputs: list[Any] = [t._host for t in self._csx_state]  # anew: `.data` may have been exchanged
+            else:
+                inputs = [t._host if isinstance(t, CsxTensor) else t.detach() for t in program.state]
+        except AttributeError as error:
+            raise TraceError(
+                f"the step {program.name!r} uses parameters that have left csx since it was traced. Move the model "
+                "back with cstorch.compile(model), or trace a new step."
+            ) from error
         for position in program.leaves:
             leaf = leaves[position]
             if type(leaf) is not torch.Tensor:
@@ -172,10 +188,10 @@ class TracedStep:
         if kwargs:
             nest.signature(kwargs, parts, leaves, numbers)
         bound = self._latest
-        if bound is None or parts != self._latest_key or not bound.program.matches(numbers):
+        if bound is None or parts != self._latest_key or not bound.matches(numbers):
             key = tuple(parts)
             for bound in self._programs.get(key, ()):
-                if bound.program.matches(numbers):
+                if bound.matches(numbers):
                     break
             else:
                 bound = self._make(backend, key, args, kwargs, leaves, numbers)
