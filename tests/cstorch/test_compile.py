@@ -148,6 +148,17 @@ def test_progress_is_shown_on_a_terminal_only():
         assert ("compiling step: 3 operations ... 0 s" in stream.getvalue()) is shown
 
 
+def test_a_library_is_named_by_the_processor_and_the_settings(csx, monkeypatch):
+    step = cstorch.trace(lambda x: x * 2)
+    step(torch.ones(2))
+    (program,) = step.programs
+    key = cache.program_key(program, [torch.ones(2)])
+    assert cache.program_key(program, [torch.ones(2)]) == key
+    assert cache.program_key(program, [torch.ones(3)]) != key
+    monkeypatch.setattr(cache, "_processor", lambda: "another")
+    assert cache.program_key(program, [torch.ones(2)]) != key
+
+
 def test_the_cache_folder_can_be_chosen(tmp_path):
     assert cache.cache_folder(tmp_path / "new") == tmp_path / "new"
     assert (tmp_path / "new").is_dir()

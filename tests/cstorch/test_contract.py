@@ -695,3 +695,39 @@ def test_a_model_that_has_left_the_device_is_named(csx):
     model.cpu()
     with pytest.raises(TraceError, match="have left csx since it was traced"):
         step(torch.ones(1, 8))
+
+
+def test_a_learning_rate_read_in_the_step_is_that_of_each_step(csx):
+    model, compiled = linear(csx)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+    seen = []
+
+    @cstorch.trace
+    def step(x):
+        optimizer.zero_grad()
+        loss = compiled(x).sum() * optimizer.param_groups[0]["lr"]
+        loss.backward()
+        optimizer.step()
+        cstorch.step_closure(lambda *a: seen.append(a))(optimizer.param_groups[0]["lr"], torch.tensor(0.0))
+
+    for _ in range(3):
+        step(torch.zeros(1, 8))
+        scheduler.step()
+    assert [lr for lr, _ in seen] == [1.0, 0.5, 0.25]
+    assert optimizer.param_groups[0]["lr"] == 0.125
+    assert type(optimizer.param_groups[0]["lr"]) is float
+
+
+def test_assigning_a_learning_rate_in_the_step_is_named(csx):
+    model, compiled = linear(csx)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+
+    @cstorch.trace
+    def step(x):
+        optimizer.param_groups[0]["lr"] = 0.5
+        compiled(x).sum().backward()
+        optimizer.step()
+
+    with pytest.warns(UserWarning, match=r"assigns 0\.5 to param_groups"):
+        step(torch.zeros(1, 8))

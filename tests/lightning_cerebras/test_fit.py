@@ -237,3 +237,23 @@ def test_the_profiler_and_a_second_fit_work(tmp_path):
     module = Linear()
     run(module, tmp_path, profiler="simple")
     run(module, tmp_path)
+
+
+def test_a_learning_rate_logged_in_the_step_is_that_of_each_step(tmp_path):
+    seen = []
+
+    class LogsRate(Linear):
+        def training_step(self, batch, batch_idx):
+            self.log("lr", self.optimizers().param_groups[0]["lr"])
+            return super().training_step(batch, batch_idx)
+
+        def configure_optimizers(self):
+            optimizer = super().configure_optimizers()
+            schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+            return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+        def on_train_batch_end(self, outputs, batch, batch_idx):
+            seen.append(float(self.trainer.callback_metrics["lr"]))
+
+    run(LogsRate(), tmp_path)
+    assert seen == pytest.approx([0.1, 0.05, 0.025, 0.0125])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import logging
@@ -12,6 +13,7 @@ from typing import Any
 
 import torch
 
+from cstorch._torch_private.inductor import RUNTIME
 from cstorch.compiler.native import options_now
 from cstorch.tracing.program import Program
 
@@ -43,8 +45,9 @@ def program_key(program: Program, example: list[torch.Tensor]) -> str:
     """A hash of all that the library of `program` depends on."""
     parts: list[Any] = [
         torch.__version__,
+        RUNTIME.read_text(),
         platform.machine(),
-        torch.backends.cpu.get_cpu_capability(),
+        _processor(),
         torch.get_num_threads(),
         sorted(options_now().items()),
         program.graph.code,
@@ -55,6 +58,17 @@ def program_key(program: Program, example: list[torch.Tensor]) -> str:
         if node.op == "get_attr":
             digest.update(getattr(program.graph, node.target).numpy().tobytes())
     return digest.hexdigest()[:32]
+
+
+@functools.cache
+def _processor() -> str:
+    """The processor's instruction sets: code compiled for one may not run on another."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return torch.backends.cpu.get_cpu_capability()
+    wanted = ("model name", "flags", "Features", "CPU part")
+    return "\n".join(sorted({line for line in lines if line.startswith(wanted)}))
 
 
 def library_path(folder: Path, key: str) -> Path:

@@ -8,6 +8,8 @@ the numbers of its param_groups are host scalars, so a scheduler's changes reach
 from __future__ import annotations
 
 import contextlib
+import inspect
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -22,6 +24,7 @@ from cstorch._torch_private.tracing import compiling, outside_modes, raw_optimiz
 from cstorch.device import CsxTensor
 from cstorch.errors import OptimizerError, StateError
 from cstorch.tracing.recorder import Recorder
+from cstorch.tracing.scalars import plain_number
 
 REFUSED = {
     "LBFGS": "it evaluates the model several times in a step and decides on the values how often",
@@ -41,6 +44,7 @@ class OptimizerSteps:
         self.recorder = recorder
         self.seen: list[torch.optim.Optimizer] = []
         self._restore: list[Callable[[], None]] = []
+        self._exposed: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = []
         self._hooks: list[Any] = []
 
     def __enter__(self) -> OptimizerSteps:
@@ -54,6 +58,30 @@ class OptimizerSteps:
         for hook in self._hooks:
             hook.remove()
         self._undo()
+        self._conceal()
+
+    def expose(self, optimizers: list[torch.optim.Optimizer]) -> None:
+        """Until the trace ends, the numbers of these optimizers are host scalars wherever the step reads them."""
+        for optimizer in optimizers:
+            for group in optimizer.param_groups:
+                entries = self.recorder.scalars.group_entries(group)
+                self._exposed.append((group, {key: group[key] for key in entries}, entries))
+                group.update(entries)
+
+    def _conceal(self) -> None:
+        for group, plain, entries in self._exposed:
+            for key, value in plain.items():
+                if group[key] is entries[key]:
+                    group[key] = value
+                    continue
+                group[key] = plain_number(group[key])
+                warnings.warn(
+                    f"the traced step assigns {group[key]!r} to param_groups[...][{key!r}]. The assignment ran once, "
+                    "while the step was traced, and will not run again. Assign it outside the step, or call a "
+                    "scheduler's step() in it.",
+                    stacklevel=2,
+                )
+        self._exposed.clear()
 
     def _undo(self) -> None:
         while self._restore:
@@ -111,6 +139,7 @@ class OptimizerSteps:
         probe = Recorder(self.recorder.leaves, self.recorder.scalars.args, parent=self.recorder)
         try:
             for group in optimizer.param_groups:
+                group.update({key: plain_number(value) for key, value in group.items() if key != "params"})
                 if "capturable" in group:
                     group["capturable"] = True  # makes step counters on the device of the parameter
                 for key in ("foreach", "fused"):
@@ -172,6 +201,21 @@ class OptimizerSteps:
                     f"({type(value).__name__}), which a replay cannot repeat. Keep such state in a tensor "
                     "that the step changes in place, for example step.add_(1) on a 0-d tensor."
                 )
+
+
+def optimizers_of(step: Callable[..., Any], leaves: list[Any]) -> list[torch.optim.Optimizer]:
+    """The optimizers among a step's arguments and the variables that its code refers to."""
+    found: list[Any] = list(leaves)
+    function = inspect.unwrap(step)
+    function = getattr(function, "__func__", function)
+    if inspect.isfunction(function):
+        names = inspect.getclosurevars(function)
+        found += [*names.nonlocals.values(), *names.globals.values()]
+    optimizers: dict[int, torch.optim.Optimizer] = {}
+    for value in found:
+        if isinstance(value, torch.optim.Optimizer):
+            optimizers[id(value)] = value
+    return list(optimizers.values())
 
 
 def _entries(optimizer: torch.optim.Optimizer) -> list[tuple[Any, str, Any]]:

@@ -155,6 +155,13 @@ def make_scalar(scope: ScalarScope, code: str, hint: Number) -> Any:
     return (HostInt if isinstance(hint, int) else HostFloat)(scope, code, hint)
 
 
+def plain_number(value: Any) -> Any:
+    """`value` with host scalars, also in a tuple, as the numbers that they are now; records no guard."""
+    if isinstance(value, tuple):
+        return tuple(map(plain_number, value))
+    return value._hint if isinstance(value, HostScalar) else value
+
+
 def _unary(name: str, apply: Callable[[Any], Any], template: str) -> None:
     def method(self: HostScalar) -> Any:
         return make_scalar(self._scope, template.format(self._code), apply(self._hint))

@@ -19,7 +19,7 @@ from cstorch.tracing import nest
 from cstorch.tracing.context import context
 from cstorch.tracing.functions import StepFunctions
 from cstorch.tracing.modules import ModuleWatch
-from cstorch.tracing.optimizers import OptimizerSteps
+from cstorch.tracing.optimizers import OptimizerSteps, optimizers_of
 from cstorch.tracing.program import Effect, Output, Program, ScalarSlot
 from cstorch.tracing.recorder import Input, Recorder
 from cstorch.tracing.scalars import HostScalar, Number, compile_guards, compile_scalars
@@ -115,6 +115,7 @@ def trace(
                 stack.enter_context(torch.inference_mode(False))
                 stack.enter_context(torch.no_grad())
             stack.enter_context(stepper)
+            stepper.expose(optimizers_of(step, nest.leaves((args, kwargs))))
             stack.enter_context(watch)
             stack.enter_context(_schedulers(recording))
             stack.enter_context(recorder.gradients.watching())
