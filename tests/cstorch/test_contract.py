@@ -731,3 +731,20 @@ def test_assigning_a_learning_rate_in_the_step_is_named(csx):
 
     with pytest.warns(UserWarning, match=r"assigns 0\.5 to param_groups"):
         step(torch.zeros(1, 8))
+
+
+def test_a_program_notices_contents_that_are_exchanged_behind_it(csx):
+    model, compiled = linear(csx)
+    seen = []
+    step = cstorch.trace(lambda x: cstorch.step_closure(seen.append)(compiled(x).sum()))
+    step(torch.ones(1, 8))
+    torch.utils.swap_tensors(model.weight, nn.Parameter(torch.zeros(4, 8).to("csx")))
+    model.bias.data = torch.ones(4).to("csx")
+    step(torch.ones(1, 8))
+    assert seen[1].item() == 4
+    model.cpu()
+    with torch.no_grad():
+        model.weight.add_(1)
+    cstorch.compile(model)
+    step(torch.ones(1, 8))
+    assert seen[2].item() == 36

@@ -13,9 +13,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from cstorch.device.tensor import CsxTensor
+from cstorch.device.tensor import CsxTensor, observer
 
 _apply: Callable[..., nn.Module] = nn.Module._apply
+
+
+_swap_tensors: Callable[[torch.Tensor, torch.Tensor], None] = torch.utils.swap_tensors
 
 
 def _apply_keeping_identity(self: nn.Module, fn: Callable[..., Any], recurse: bool = True) -> nn.Module:
@@ -42,7 +45,13 @@ def _apply_keeping_identity(self: nn.Module, fn: Callable[..., Any], recurse: bo
     return _apply(self, fn, False)  # something holds the parameters' internals: new ones, as PyTorch does
 
 
+def _swap_noticed(t1: torch.Tensor, t2: torch.Tensor) -> None:
+    observer.host_changes += 1
+    _swap_tensors(t1, t2)
+
+
 def install() -> None:
-    """Wrap `nn.Module._apply`, once."""
+    """Wrap `nn.Module._apply` and `torch.utils.swap_tensors`, once; the second so that programs notice a swap."""
     if nn.Module._apply is _apply:
         nn.Module._apply = _apply_keeping_identity  # type: ignore[method-assign]
+        torch.utils.swap_tensors = _swap_noticed

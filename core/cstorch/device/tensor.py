@@ -41,11 +41,13 @@ class Observer:
     Attributes:
         notify: Called when the host reads a parameter's contents or computes with it; set by a running executor.
         flag_changes: How often `requires_grad` of any csx tensor has been set.
+        host_changes: How often a csx tensor has been given other contents to hold (not: written to).
     """
 
     def __init__(self) -> None:
         self.notify: Callable[[], None] | None = None
         self.flag_changes = 0
+        self.host_changes = 0
 
 
 observer = Observer()
@@ -160,6 +162,7 @@ class CsxTensor(torch.Tensor):
         fresh = value if isinstance(value, CsxTensor) else CsxTensor(value.detach())
         torch.Tensor.data.__set__(self, fresh)  # type: ignore[attr-defined]
         self._host = to_host(fresh, "assigning .data")
+        observer.host_changes += 1
 
     # -- copies ------------------------------------------------------------------------------------------
 

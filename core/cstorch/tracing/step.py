@@ -36,8 +36,10 @@ class BoundProgram:
     def __init__(self, program: Program, executable: Executable | None) -> None:
         self.program = program
         self.executable = executable
-        self._csx_state = [t for t in program.state if isinstance(t, CsxTensor)]
-        self._all_csx = len(self._csx_state) == len(program.state)
+        self._on_csx = [isinstance(t, CsxTensor) for t in program.state]
+        self._all_csx = all(self._on_csx)  # of tensors elsewhere it is not noticed what memory they are given
+        self._hosts: list[Any] = []
+        self._hosts_seen = -1
         self._buffers = [torch.zeros((), dtype=dtype) for dtype in program.scalar_dtypes]
         self._views = [buffer.numpy() for buffer in self._buffers]
         self._flags_seen = -1
@@ -56,16 +58,9 @@ class BoundProgram:
     def inputs(self, leaves: list[torch.Tensor], numbers: list[Number]) -> list[Any]:
         """The tensors for one run, in the order of the graph's placeholders."""
         program = self.program
-        try:
-            if self._all_csx:
-                inputs: list[Any] = [t._host for t in self._csx_state]  # anew: `.data` may have been exchanged
-            else:
-                inputs = [t._host if isinstance(t, CsxTensor) else t.detach() for t in program.state]
-        except AttributeError as error:
-            raise TraceError(
-                f"the step {program.name!r} uses parameters that have left csx since it was traced. Move the model "
-                "back with cstorch.compile(model), or trace a new step."
-            ) from error
+        if self._hosts_seen != observer.host_changes or not self._all_csx:
+            self._gather()
+        inputs = self._hosts.copy()
         for position in program.leaves:
             leaf = leaves[position]
             if type(leaf) is not torch.Tensor:
@@ -79,6 +74,17 @@ class BoundProgram:
             self._slots = values[len(self._buffers) :]
         inputs += self._buffers
         return inputs
+
+    def _gather(self) -> None:
+        """Collect the host tensors of the state; again only when a csx tensor somewhere was given other contents."""
+        state = self.program.state
+        if any(isinstance(t, CsxTensor) is not was for t, was in zip(state, self._on_csx, strict=True)):
+            raise TraceError(
+                f"the step {self.program.name!r} uses parameters that have left csx since it was traced. Move the "
+                "model back with cstorch.compile(model), or trace a new step."
+            )
+        self._hosts = [t._host if isinstance(t, CsxTensor) else t.detach() for t in state]
+        self._hosts_seen = observer.host_changes
 
     def run(self, leaves: list[torch.Tensor], numbers: list[Number]) -> Any:
         """Run once and return what the step returned, its handles standing for the new values."""
@@ -106,6 +112,7 @@ class BoundProgram:
                 slot = self._gradients[i] = CsxTensor(outputs[index])
             slot._host = outputs[index]
             tensor.grad = slot
+        observer.host_changes += 1
 
     def _fill(self, leaf: Any, outputs: list[torch.Tensor]) -> Any:
         if type(leaf) is Output:
