@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import re
 from collections.abc import Callable, Iterator
@@ -14,7 +15,7 @@ from torch import fx
 
 logger = logging.getLogger("cstorch.compile")
 
-__all__ = ["aot_compile", "cpp_compiler", "load_library"]
+__all__ = ["aot_compile", "cpp_compiler", "load_library", "lower_as_buffer"]
 
 
 def aot_compile(graph: fx.GraphModule, example: list[torch.Tensor], options: dict[str, Any]) -> str:
@@ -90,6 +91,18 @@ def _lean_runtime() -> Iterator[None]:
     finally:
         codecache.AotCodeCompiler.compile = compile_before  # type: ignore[method-assign]
         codecache._get_cpp_wrapper_header = header_before
+
+
+@functools.cache
+def lower_as_buffer(operator: torch._ops.OpOverload) -> None:
+    """Make Inductor lower `operator`, an identity, to a buffer of its own."""
+    from torch._inductor.lowering import register_lowering
+
+    def realize(x: Any) -> Any:
+        x.realize()
+        return x
+
+    register_lowering(operator, type_promotion_kind=None)(realize)
 
 
 def load_library(path: str) -> Callable[[list[torch.Tensor]], list[torch.Tensor]]:

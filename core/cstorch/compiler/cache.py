@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from cstorch._torch_private.inductor import RUNTIME
-from cstorch.compiler.native import options_now
+from cstorch.compiler.native import GENERATION, options_now
 from cstorch.tracing.program import Program
 
 logger = logging.getLogger("cstorch.compile")
@@ -45,6 +45,7 @@ def program_key(program: Program, example: list[torch.Tensor]) -> str:
     """A hash of all that the library of `program` depends on."""
     parts: list[Any] = [
         torch.__version__,
+        GENERATION,
         RUNTIME.read_text(),
         platform.machine(),
         _processor(),

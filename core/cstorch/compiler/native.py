@@ -9,8 +9,13 @@ from typing import Any
 
 import torch
 
-from cstorch._torch_private.inductor import aot_compile, cpp_compiler, load_library
+from cstorch._torch_private.inductor import aot_compile, cpp_compiler, load_library, lower_as_buffer
+from cstorch.compiler.passes import copy_graph
+from cstorch.compiler.realize import realize_scalars
 from cstorch.tracing.program import Program
+
+GENERATION = 1
+"""Counts what `compile_native` makes of a program: raised when a pass is added, so that no older library is loaded."""
 
 OPTIONS: dict[str, Any] = {
     # The instruction set is read from the processor; compiling a test program for it costs five seconds.
@@ -58,8 +63,10 @@ def compile_native(program: Program, example: list[torch.Tensor], target: Path) 
         example: Inputs with the shapes, strides and dtypes of the real ones. They are not changed.
         target: Where the library goes.
     """
+    lower_as_buffer(torch.ops.cstorch.realize.default)
+    graph = realize_scalars(copy_graph(program.graph))
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".compiling-", dir=target.parent) as folder:
         options = {**options_now(), "aot_inductor.output_path": str(Path(folder) / "library.so")}
-        made = Path(aot_compile(program.graph, example, options))
+        made = Path(aot_compile(graph, example, options))
         made.replace(target)

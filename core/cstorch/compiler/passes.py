@@ -33,10 +33,17 @@ PASSES = (spell_out_alpha,)
 """All passes, in order."""
 
 
-def prepare(graph: fx.GraphModule) -> fx.GraphModule:
-    """A copy of `graph` after all passes."""
+def copy_graph(graph: fx.GraphModule) -> fx.GraphModule:
+    """A copy of `graph` that can be rewritten."""
     copied = fx.GraphModule(graph, fx.Graph())
     copied.graph.output(copied.graph.graph_copy(graph.graph, {}))
+    copied.recompile()
+    return copied
+
+
+def prepare(graph: fx.GraphModule) -> fx.GraphModule:
+    """A copy of `graph` after all passes."""
+    copied = copy_graph(graph)
     for rewrite in PASSES:
         copied = rewrite(copied)
     copied.recompile()
