@@ -10,7 +10,6 @@ import torch
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
-    FakeTensor,
     FakeTensorMode,
     UnsupportedOperatorException,
 )
@@ -19,7 +18,6 @@ from torch.utils._python_dispatch import _disable_current_modes as outside_modes
 
 __all__ = [
     "DATA_DEPENDENT",
-    "FakeTensor",
     "FakeTensorMode",
     "TorchDispatchMode",
     "compiling",

@@ -40,11 +40,7 @@ def _call(kind: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs
     if iteration is None or context.in_closure:
         if kind == "checkpoint" and iteration is not None and not iteration.is_checkpoint:
             return
-        before, context.in_closure = context.in_closure, True
-        try:
-            function(*nest.map_leaves(value_of, args), **nest.map_leaves(value_of, kwargs))
-        finally:
-            context.in_closure = before
+        context.run_closures([(function, nest.map_leaves(value_of, args), nest.map_leaves(value_of, kwargs))])
         return
     iteration.queue(kind, function, nest.map_leaves(value_of, args), nest.map_leaves(value_of, kwargs))
 

@@ -48,19 +48,14 @@ class Iteration:
         if not self._queue:
             return
         queue, self._queue = self._queue, []
-        context.in_closure = True
-        try:
-            for function, args, kwargs in queue:
-                function(*args, **kwargs)
-        finally:
-            context.in_closure = False
+        context.run_closures(queue)
 
 
 class Context:
     """Holds the current backend, recording and iteration."""
 
     backend: Any
-    recording: Any
+    recording: Recording | None
     iteration: Iteration | None
     executor: Any
     in_closure: bool
@@ -72,6 +67,15 @@ class Context:
         """Forget everything, as at the start of the process."""
         self.backend = self.recording = self.iteration = self.executor = None
         self.in_closure = False
+
+    def run_closures(self, calls: list[tuple[Callable[..., Any], Any, Any]]) -> None:
+        """Make calls of (function, args, kwargs) as closures: what they call that is a closure acts at once."""
+        before, self.in_closure = self.in_closure, True
+        try:
+            for function, args, kwargs in calls:
+                function(*args, **kwargs)
+        finally:
+            self.in_closure = before
 
 
 context = Context()

@@ -42,7 +42,6 @@ class OptimizerSteps:
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
-        self.seen: list[torch.optim.Optimizer] = []
         self._restore: list[Callable[[], None]] = []
         self._exposed: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = []
         self._hooks: list[Any] = []
@@ -103,8 +102,6 @@ class OptimizerSteps:
             args, kwargs = (args[0], lambda: loss), {}
         self._make_state(optimizer)
         self._as_host_scalars(optimizer)
-        if optimizer not in self.seen:
-            self.seen.append(optimizer)
         stack = contextlib.ExitStack()
         stack.enter_context(compiling())
         self._restore.append(stack.close)

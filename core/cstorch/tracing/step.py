@@ -127,30 +127,18 @@ class BoundProgram:
             return self._fill(leaf, outputs)
 
         for effect in self.program.effects:
-            if effect.kind == "host":
-                effect.function(*nest.map_leaves(fill, effect.args), **nest.map_leaves(fill, effect.kwargs))
+            host = effect.kind == "host"
+            if not host and iteration is not None and not iteration.runs(effect.kind):
+                continue
+            args, kwargs = nest.map_leaves(fill, effect.args), nest.map_leaves(fill, effect.kwargs)
+            if host:
+                effect.function(*args, **kwargs)
             elif iteration is None:
-                alone.append(
-                    (
-                        effect.function,
-                        nest.map_leaves(fill, effect.args),
-                        nest.map_leaves(fill, effect.kwargs),
-                    )
-                )
-            elif iteration.runs(effect.kind):
-                iteration.queue(
-                    effect.kind,
-                    effect.function,
-                    nest.map_leaves(fill, effect.args),
-                    nest.map_leaves(fill, effect.kwargs),
-                )
+                alone.append((effect.function, args, kwargs))
+            else:
+                iteration.queue(effect.kind, effect.function, args, kwargs)
         if alone:  # no loop around the step: its own end is the end of the iteration
-            context.in_closure, before = True, context.in_closure
-            try:
-                for function, args, kwargs in alone:
-                    function(*args, **kwargs)
-            finally:
-                context.in_closure = before
+            context.run_closures(alone)
 
 
 class TracedStep:
