@@ -11,10 +11,10 @@ import torch
 
 from cstorch._torch_private.inductor import aot_compile, cpp_compiler, load_library, lower_as_buffer
 from cstorch.compiler.passes import copy_graph
-from cstorch.compiler.realize import realize_scalars
+from cstorch.compiler.realize import realize_scalars, unfuse_bias
 from cstorch.tracing.program import Program
 
-GENERATION = 1
+GENERATION = 2
 """Counts what `compile_native` makes of a program: raised when a pass is added, so that no older library is loaded."""
 
 OPTIONS: dict[str, Any] = {
@@ -64,7 +64,7 @@ def compile_native(program: Program, example: list[torch.Tensor], target: Path) 
         target: Where the library goes.
     """
     lower_as_buffer(torch.ops.cstorch.realize.default)
-    graph = realize_scalars(copy_graph(program.graph))
+    graph = unfuse_bias(realize_scalars(copy_graph(program.graph)))
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".compiling-", dir=target.parent) as folder:
         options = {**options_now(), "aot_inductor.output_path": str(Path(folder) / "library.so")}

@@ -11,9 +11,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
 
 from cstorch.device import CSX, CsxTensor
+from cstorch.tracing.attention import flash_attention, takes_flash_attention
 from cstorch.tracing.gradients import GradientLedger
 from cstorch.tracing.scalars import HostScalar
 
@@ -62,6 +64,8 @@ class StepFunctions(TorchFunctionMode):
             return func(*args, **kwargs)
         if name in ("tensor", "as_tensor") and func in (torch.tensor, torch.as_tensor):
             return self._tensor(func, args, kwargs)
+        if func is F.scaled_dot_product_attention and takes_flash_attention(*args, **kwargs):
+            return flash_attention(*args, **kwargs)
         for key in ("alpha", "value"):
             if key in kwargs and _is_scalar_tensor(kwargs[key]) and name.rstrip("_") in _SCALED_TERM:
                 return self._scaled(name, key, args, kwargs)
