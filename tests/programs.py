@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 import cstorch
 import torch
 import torch.nn.functional as F
+from cstorch.device import CsxTensor
 from torch import nn
 
 
@@ -99,6 +102,115 @@ OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "adam-amsgrad": lambda p: torch.optim.Adam(p, lr=3e-3, amsgrad=True),
     "adamw": lambda p: torch.optim.AdamW(p, lr=3e-3),
 }
+
+
+class Side:
+    """One of two runs that a test compares: plain PyTorch on the cpu, or a traced step on csx.
+
+    Attributes:
+        device: "cpu" or "csx".
+        seen: What `see` was given, step by step.
+    """
+
+    def __init__(self, device: str) -> None:
+        self.device = device
+        self.seen: list[Any] = []
+        self.programs: list[Any] = []
+        self._see = cstorch.step_closure(self.seen.append)
+
+    def trace(self, step: Callable[..., Any]) -> Callable[..., Any]:
+        """The decorator of the step."""
+        if self.device == "cpu":
+            return step
+        made = cstorch.trace(step)
+        self.programs.append(made)
+        return made
+
+    def see(self, *values: Any) -> None:
+        """Note values, in the step or in the loop around it."""
+        if self.device == "csx":
+            self._see(values)
+        else:
+            self.seen.append([v.detach().clone() if isinstance(v, torch.Tensor) else v for v in values])
+
+    @property
+    def count(self) -> int:
+        """How many programs the traced steps have become."""
+        return sum(len(step.programs) for step in self.programs)
+
+
+def batches(count: int, *shape: int, scale: float = 1.0) -> list[torch.Tensor]:
+    """The same random batches at every call."""
+    generator = torch.Generator().manual_seed(1)
+    return [scale * torch.randn(shape, generator=generator) for _ in range(count)]
+
+
+def same_as_eager(train: Callable[[Side], Any], rtol: float = 1e-5, atol: float = 1e-6, seed: int = 4) -> Side:
+    """Run `train` on the cpu and on csx and compare what it sees and what it returns.
+
+    Of modules every parameter, buffer and gradient is compared, of optimizers their whole state; gradients that
+    a program has consumed on csx are not there to compare.
+
+    Returns:
+        The run on csx.
+    """
+    sides = Side("cpu"), Side("csx")
+    left = []
+    for side in sides:
+        torch.manual_seed(seed)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="the step .* is traced again")
+            left.append(_contents({"returned": train(side), "seen": side.seen}))
+    _compare("", left[1], left[0], {"rtol": rtol, "atol": atol})
+    return sides[1]
+
+
+def _contents(value: Any) -> Any:
+    """`value` with plain cpu tensors for tensors, and dicts of them for modules and optimizers."""
+    if isinstance(value, nn.Module):
+        gradients = {f"{name}.grad": p.grad for name, p in value.named_parameters()}
+        return _contents({**value.state_dict(), **gradients})
+    if isinstance(value, torch.optim.Optimizer):
+        return _contents(value.state_dict())
+    if isinstance(value, CsxTensor) and value._host is None:
+        return ...
+    if isinstance(value, torch.Tensor):
+        return value.detach().cpu().clone()
+    if isinstance(value, dict):
+        return {key: _contents(v) for key, v in value.items()}
+    return [_contents(v) for v in value] if isinstance(value, (list, tuple)) else value
+
+
+def _compare(name: str, found: Any, expected: Any, tolerance: dict[str, float]) -> None:
+    if isinstance(expected, dict):
+        assert list(found) == list(expected), f"{name}: {list(found)} instead of {list(expected)}"
+        for key, value in expected.items():
+            _compare(f"{name}.{key}", found[key], value, tolerance)
+    elif isinstance(expected, list):
+        _compare(name, dict(enumerate(found)), dict(enumerate(expected)), tolerance)
+    elif found is ... and isinstance(expected, torch.Tensor):
+        assert name.endswith(".grad"), f"{name} has no contents"
+    elif isinstance(expected, (torch.Tensor, float)):
+        torch.testing.assert_close(found, expected, **tolerance, equal_nan=True, msg=lambda m: f"{name}: {m}")
+    else:
+        assert found == expected, f"{name}: {found!r} instead of {expected!r}"
+
+
+def line_of(function: Callable[..., Any], text: str) -> str:
+    """`file:line` of the line of `function` that contains `text`."""
+    lines, start = inspect.getsourcelines(function)
+    (offset,) = [i for i, line in enumerate(lines) if text in line]
+    return f"{inspect.getsourcefile(function)}:{start + offset}"
+
+
+def linear() -> tuple[nn.Module, Any]:
+    """A linear layer and what `cstorch.compile` makes of it."""
+    model = nn.Linear(8, 4)
+    return model, cstorch.compile(model)
+
+
+def to_cpu(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().cpu()
 
 
 @dataclass
