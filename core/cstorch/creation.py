@@ -1,4 +1,7 @@
-"""Tensors of a known shape and value on the current device (`cerebras.pytorch.full` and its kin)."""
+"""Tensors of a known shape and value on the current device, which take no memory until they are written.
+
+`cerebras.pytorch.full` and its kin. On csx they are pending (`device.lazy`), elsewhere constant (`device.constant`).
+"""
 
 from __future__ import annotations
 
@@ -7,45 +10,56 @@ from collections.abc import Sequence
 import torch
 
 from cstorch.backend import current_torch_device
+from cstorch.device import CSX, lazy
+from cstorch.device.constant import constant
+
+
+def _filled(shape: Sequence[int], value: float, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    if device.type == "cpu":
+        return constant(tuple(shape), value, dtype)
+    if device.type != CSX.type:
+        return torch.full(tuple(shape), value, dtype=dtype, device=device)
+    with lazy.recording():
+        return torch.full(tuple(shape), value, dtype=dtype, device=device)
 
 
 def full(shape: Sequence[int], value: float, dtype: torch.dtype | None = None) -> torch.Tensor:
-    """A tensor filled with `value` (`cerebras.pytorch.full`).
+    """A tensor filled with `value`, lazily: it takes no memory until it is written (`cerebras.pytorch.full`).
 
     Args:
         shape: The shape.
         value: The value.
-        dtype: The dtype; that of `value` by default.
+        dtype: The dtype; that of `value` by default, as for `torch.full`.
     """
-    return torch.full(tuple(shape), value, dtype=dtype, device=current_torch_device())
+    return _filled(shape, value, dtype or torch.full((), value).dtype, current_torch_device())
 
 
 def full_like(other: torch.Tensor, value: float, dtype: torch.dtype | None = None) -> torch.Tensor:
-    """A tensor like `other`, filled with `value` (`cerebras.pytorch.full_like`).
+    """A tensor like `other`, filled with `value`, lazily (`cerebras.pytorch.full_like`).
 
     Args:
         other: The tensor to take shape, dtype and device from.
         value: The value.
         dtype: Another dtype.
     """
-    return torch.full_like(other, value, dtype=dtype)
+    return _filled(other.shape, value, dtype or other.dtype, other.device)
 
 
 def ones(shape: Sequence[int], dtype: torch.dtype | None = None) -> torch.Tensor:
-    """A tensor of ones (`cerebras.pytorch.ones`); torch's default dtype unless `dtype` is given."""
+    """A tensor of ones, lazily (`cerebras.pytorch.ones`); torch's default dtype unless `dtype` is given."""
     return full(shape, 1, dtype or torch.get_default_dtype())
 
 
 def ones_like(other: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
-    """A tensor of ones like `other` (`cerebras.pytorch.ones_like`)."""
+    """A tensor of ones like `other`, lazily (`cerebras.pytorch.ones_like`)."""
     return full_like(other, 1, dtype)
 
 
 def zeros(shape: Sequence[int], dtype: torch.dtype | None = None) -> torch.Tensor:
-    """A tensor of zeros (`cerebras.pytorch.zeros`); torch's default dtype unless `dtype` is given."""
+    """A tensor of zeros, lazily (`cerebras.pytorch.zeros`); torch's default dtype unless `dtype` is given."""
     return full(shape, 0, dtype or torch.get_default_dtype())
 
 
 def zeros_like(other: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
-    """A tensor of zeros like `other` (`cerebras.pytorch.zeros_like`)."""
+    """A tensor of zeros like `other`, lazily (`cerebras.pytorch.zeros_like`)."""
     return full_like(other, 0, dtype)

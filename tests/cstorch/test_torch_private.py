@@ -67,3 +67,43 @@ def test_setters_reach_function_modes():
         t.grad = None
         t.data = torch.zeros(2)
     assert seen == [torch.Tensor.grad, torch.Tensor.data]
+
+
+def test_generator_surface():
+    from cstorch._torch_private.generator import WORDS, read_twister, write_twister
+
+    generator = torch.Generator().manual_seed(1)
+    assert read_twister(generator.get_state())[1] == WORDS  # all words of the seed's block count as drawn
+    torch.empty(3, dtype=torch.int64).random_(generator=generator)
+    state = generator.get_state()
+    block, drawn = read_twister(state)
+    assert drawn in (3, 6)
+    assert torch.equal(write_twister(state, block, drawn), state)
+
+
+def test_shapes_without_contents():
+    from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+    meta = torch.empty(3, 4, device="meta")
+    storage = meta.untyped_storage()
+    assert meta.t().untyped_storage()._cdata == storage._cdata
+    assert storage.nbytes() == 48
+    fake = FakeTensor(FakeTensorMode(), meta, torch.device("cpu"))
+    assert fake.device.type == "cpu"
+    assert fake.untyped_storage()._cdata == storage._cdata
+    assert torch.Tag.nondeterministic_seeded in torch.ops.aten.normal_.default.tags
+    assert torch.Tag.inplace_view in torch.ops.aten.t_.default.tags
+
+
+def test_parameters_without_a_shape():
+    from torch.nn.parameter import UninitializedParameter, UninitializedTensorMixin
+
+    assert list(inspect.signature(UninitializedTensorMixin.materialize).parameters) == [
+        "self",
+        "shape",
+        "device",
+        "dtype",
+    ]
+    made = UninitializedParameter(device="cpu")
+    made.materialize((2, 3))
+    assert type(made) is torch.nn.Parameter

@@ -1,6 +1,7 @@
 """Every name that cstorch takes from PyTorch's private surface, one module per surface.
 
 `device`   a device backend written in Python, and wrapper tensors on it
+`generator` the layout of a cpu generator's state
 `tracing`  fake tensors, dispatch and function modes
 `inductor` AOTInductor: a graph becomes a shared library, and the runner that calls it
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.nn import parameter
 from torch.utils._python_dispatch import return_and_correct_aliasing
 from torch.utils.backend_registration import (
     _DummyBackendModule,
@@ -13,14 +14,19 @@ from torch.utils.backend_registration import (
 
 __all__ = [
     "BackendModule",
+    "UninitializedTensorMixin",
     "disabled_torch_function",
     "make_wrapper",
     "register_backend",
     "return_and_correct_aliasing",
+    "set_bits",
 ]
 
 disabled_torch_function: Any = torch._C._disabled_torch_function_impl
 """Assigned to `__torch_function__`: the subclass takes no part in the function protocol."""
+
+UninitializedTensorMixin: Any = parameter.UninitializedTensorMixin  # type: ignore[attr-defined]
+"""Base of the parameters and buffers that have no shape yet."""
 
 BackendModule: Any = _DummyBackendModule
 """Base of the module that becomes `torch.<device name>`."""
@@ -41,3 +47,12 @@ def make_wrapper(cls: type, like: torch.Tensor, device: torch.device) -> Any:
         dtype=like.dtype,
         device=device,
     )
+
+
+def set_bits(tensor: torch.Tensor, conj: bool, neg: bool) -> torch.Tensor:
+    """`tensor`, now conjugated or negated when it is read."""
+    if conj:
+        torch._C._set_conj(tensor, True)
+    if neg:
+        torch._C._set_neg(tensor, True)
+    return tensor

@@ -10,6 +10,7 @@ import torch
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
+    FakeTensor,
     FakeTensorMode,
     UnsupportedOperatorException,
 )
@@ -21,6 +22,7 @@ __all__ = [
     "FakeTensorMode",
     "TorchDispatchMode",
     "compiling",
+    "fake_of",
     "mutated_arguments",
     "outside_modes",
     "raw_optimizer_step",
@@ -39,6 +41,14 @@ def compiling() -> Iterator[None]:
         yield
     finally:
         torch.compiler._is_compiling_flag = before
+
+
+def fake_of(mode: Any, tensor: torch.Tensor) -> torch.Tensor:
+    """The fake cpu tensor of `mode` for `tensor`, a cpu tensor or, where its contents are not there, a meta tensor."""
+    if tensor.device.type == "meta":
+        return FakeTensor(mode, tensor, torch.device("cpu"))
+    fake: torch.Tensor = mode.from_tensor(tensor)
+    return fake
 
 
 def mutated_arguments(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:

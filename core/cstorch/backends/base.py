@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import os
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from cstorch.device import CSX, lazy
 from cstorch.tracing.context import context
 from cstorch.tracing.program import Executable, Program
 
@@ -26,20 +28,27 @@ class BackendType(enum.Enum):
 class BackendDevice:
     """`backend.device`: a context manager in which a model is built for the device.
 
-    Modules are initialised on the host with PyTorch's own random stream, so that their values are those of
-    eager PyTorch under the same seed; `cstorch.compile` moves them.
+    New tensors and modules are on the device. On CSX they are lazy: what creates and initialises them is recorded
+    and replayed on first need, and a model that is only compiled or validated never takes its memory. Values
+    and random numbers are those of eager PyTorch under the same seed.
     """
 
     def __init__(self, torch_device: torch.device) -> None:
         self.torch_device = torch_device
+        self._entered: list[contextlib.ExitStack] = []
 
     def __enter__(self) -> BackendDevice:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(self.torch_device)
+            if self.torch_device.type == CSX.type:
+                stack.enter_context(lazy.recording())
+            self._entered.append(stack.pop_all())
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        return None
+        self._entered.pop().close()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.torch_device})"

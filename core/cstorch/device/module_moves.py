@@ -31,7 +31,7 @@ def _apply_keeping_identity(self: nn.Module, fn: Callable[..., Any], recurse: bo
     for parameter in ours:
         assert parameter is not None
         grad = parameter.grad
-        if isinstance(grad, CsxTensor) and grad._host is None:
+        if isinstance(grad, CsxTensor) and grad.is_handle:
             parameter.grad = None
     swap = torch.__future__.get_swap_module_params_on_conversion()
     torch.__future__.set_swap_module_params_on_conversion(True)

@@ -1,13 +1,15 @@
 """CsxTensor: a tensor on the csx device, holding its contents on the host or standing for a value of a step.
 
-A CsxTensor is in one of two states. It *holds* a cpu tensor in `_host`, and then operations outside a traced
-step run on that at once. Or it is a *handle*: it stands for a value inside a program (`_fake` has its shape
-and dtype while the step is traced) and its contents can be had in a step closure only.
+A CsxTensor is in one of three states. It *holds* a cpu tensor in `_host`, and then operations outside a traced
+step run on that at once. It is *pending*: what makes its contents is recorded (`lazy`), and `_host` replays that
+when first read. Or it is a *handle*: it stands for a value inside a program (`_fake` has its shape and dtype while
+the step is traced) and its contents can be had in a step closure only.
 """
 
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +21,7 @@ from cstorch._torch_private.device import (
     make_wrapper,
     return_and_correct_aliasing,
 )
+from cstorch.device import lazy
 from cstorch.device.registration import CSX
 from cstorch.errors import BackendError, ValueReadError
 from cstorch.where import user_line
@@ -69,7 +72,7 @@ class CsxTensor(torch.Tensor):
 
     __torch_function__ = disabled_torch_function
 
-    _host: torch.Tensor | None
+    _pending: lazy.Pending | None
     _fake: torch.Tensor | None
     _recorder: Any  # the recorder of the trace that this handle belongs to
     _node: Any  # its fx node there
@@ -83,9 +86,46 @@ class CsxTensor(torch.Tensor):
         self: CsxTensor = make_wrapper(cls, like, CSX)
         self._host = like if host else None
         self._fake = None if host else like
-        self._recorder = self._node = self._leaf = self._cell = None
+        self._pending = self._recorder = self._node = self._leaf = self._cell = None
         self._weight = False
         return self
+
+    @staticmethod
+    def of_pending(pending: lazy.Pending) -> CsxTensor:
+        """The tensor whose contents are to be `pending`'s."""
+        made = CsxTensor(pending.meta)
+        made._wait_for(pending)
+        return made
+
+    def _wait_for(self, pending: lazy.Pending) -> None:
+        del self._host
+        self._pending = pending
+
+    @functools.cached_property
+    def _host(self) -> torch.Tensor | None:
+        """The contents; None for a handle. An attribute of the tensor itself once they are there."""
+        assert self._pending is not None
+        contents, self._pending = self._pending.contents(), None
+        return contents
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether the contents are recorded and not there yet."""
+        return self._pending is not None and not self._pending.memory.settled
+
+    @property
+    def is_handle(self) -> bool:
+        """Whether this stands for a value of a program; asking it needs no contents."""
+        return self._pending is None and self._host is None
+
+    @property
+    def shape_only(self) -> torch.Tensor:
+        """A tensor of this shape, dtype and memory layout: the contents, or a meta tensor while they are pending."""
+        if self.is_pending:
+            assert self._pending is not None
+            return self._pending.meta
+        assert self._host is not None
+        return self._host
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
@@ -161,7 +201,11 @@ class CsxTensor(torch.Tensor):
             return
         fresh = value if isinstance(value, CsxTensor) else CsxTensor(value.detach())
         torch.Tensor.data.__set__(self, fresh)  # type: ignore[attr-defined]
-        self._host = to_host(fresh, "assigning .data")
+        if fresh.is_pending:
+            assert fresh._pending is not None
+            self._wait_for(fresh._pending)
+        else:
+            self._host, self._pending = to_host(fresh, "assigning .data"), None
         observer.host_changes += 1
 
     # -- copies ------------------------------------------------------------------------------------------
@@ -170,7 +214,13 @@ class CsxTensor(torch.Tensor):
         if id(self) in memo:
             known: CsxTensor = memo[id(self)]
             return known
-        made = _rebuild(to_host(self, "deepcopy").clone(), self.requires_grad, isinstance(self, torch.nn.Parameter))
+        is_parameter = isinstance(self, torch.nn.Parameter)
+        if self.is_pending or is_parameter:
+            with torch.no_grad():
+                twin = self.clone(memory_format=torch.preserve_format)
+        else:  # tensors that share memory share it in the copy
+            twin = CsxTensor(copy.deepcopy(to_host(self, "deepcopy").detach(), memo))
+        made = _finished(twin, self.requires_grad, is_parameter)
         memo[id(self)] = made
         if self.grad is not None:
             made.grad = copy.deepcopy(self.grad, memo)
@@ -189,10 +239,13 @@ class CsxTensor(torch.Tensor):
 
 
 def _rebuild(host: torch.Tensor, requires_grad: bool, is_parameter: bool) -> CsxTensor:
-    made = CsxTensor(host)
+    return _finished(CsxTensor(host), requires_grad, is_parameter)
+
+
+def _finished(made: torch.Tensor, requires_grad: bool, is_parameter: bool) -> CsxTensor:
     if is_parameter:
         return torch.nn.Parameter(made, requires_grad=requires_grad)  # type: ignore[return-value]
-    return made.requires_grad_(requires_grad)
+    return made.requires_grad_(requires_grad)  # type: ignore[return-value]
 
 
 def to_host(tensor: torch.Tensor, what: str = "reading a tensor") -> torch.Tensor:
@@ -229,7 +282,8 @@ def _is_csx(device: Any) -> bool:
 def run_on_host(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run operator `func` outside a trace, on the host contents of its csx arguments."""
     leaves = pytree.tree_leaves((args, kwargs))
-    handles = [t for t in leaves if isinstance(t, CsxTensor) and t._host is None]
+    ours = [t for t in leaves if isinstance(t, CsxTensor)]
+    handles = [t for t in ours if t.is_handle]
     if handles:
         if func in (aten.detach.default, aten.alias.default):
             return _handle_like(handles[0])
@@ -239,6 +293,12 @@ def run_on_host(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
         observer.notify()
     if func is aten._has_compatible_shallow_copy_type.default:
         return all(isinstance(t, CsxTensor) for t in args)
+    if func is aten._local_scalar_dense.default and lazy.is_recording() and args[0].is_pending:
+        return args[0]._pending.item()
+    if lazy.is_recording() or any(t.is_pending for t in ours):
+        waiting = _record(func, args, kwargs)
+        if waiting is not None:
+            return waiting
     target = kwargs.get("device")
     if target is not None:
         kwargs = {**kwargs, "device": torch.device("cpu") if _is_csx(target) else target}
@@ -264,10 +324,39 @@ def run_on_host(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     return return_and_correct_aliasing(func, args, kwargs, wrapped)
 
 
+def _record(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Record a call that can wait; None for one that cannot."""
+
+    def inner(t: CsxTensor) -> Any:
+        if t.is_pending:
+            return t._pending
+        assert t._host is not None
+        return t._host
+
+    if not lazy.is_recording() and not lazy.can_wait(func, args, kwargs):
+        return None
+    if func is not aten.copy_.default:
+        for t in pytree.tree_leaves((args, kwargs)):
+            if isinstance(t, torch.Tensor) and not isinstance(t, CsxTensor) and t.dim() > 0:
+                return None
+    host_args, host_kwargs = pytree.tree_map_only(CsxTensor, inner, (args, kwargs))
+    out = lazy.record(func, host_args, host_kwargs)
+    if out is None:
+        if func is aten.copy_.default:
+            lazy.overwrite(*host_args[:2])
+        return None
+    wrapped = pytree.tree_map_only(lazy.Pending, CsxTensor.of_pending, out)
+    if func is aten.detach.default:
+        wrapped._weight = _is_weight(args[0])
+    return return_and_correct_aliasing(func, args, kwargs, wrapped)
+
+
 def _factory(op: torch._ops.OpOverload) -> Any:
     def kernel(*args: Any, **kwargs: Any) -> Any:
         for name in ("layout", "pin_memory"):
             kwargs.pop(name, None)
+        if lazy.is_recording():
+            return CsxTensor.of_pending(lazy.empty(op, args, kwargs))
         kwargs["device"] = torch.device("cpu")
         return CsxTensor(op(*args, **kwargs))
 

@@ -38,7 +38,7 @@ class GradientPlan:
 def has_gradient(tensor: torch.Tensor) -> bool:
     """Whether `tensor.grad` has contents; what an earlier program consumed has none."""
     grad = tensor.grad
-    return grad is not None and not (isinstance(grad, CsxTensor) and grad._host is None)
+    return grad is not None and not (isinstance(grad, CsxTensor) and grad.is_handle)
 
 
 class GradientLedger:
@@ -103,7 +103,7 @@ class GradientLedger:
                 continue
             cleared, after = key in self._cleared, tensor.grad
             if not cleared:
-                alive = before is not None and not (isinstance(before, CsxTensor) and before._host is None)
+                alive = before is not None and not (isinstance(before, CsxTensor) and before.is_handle)
                 plan.guards.append((tensor, alive))
             if after is before:
                 continue

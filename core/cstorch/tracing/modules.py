@@ -82,7 +82,7 @@ class ModuleWatch:
                 if value is not before.get(name):
                     if name in before:
                         _set(module, name, before[name])
-                    elif isinstance(value, CsxTensor) and value._host is None:
+                    elif isinstance(value, CsxTensor) and value.is_handle:
                         _set(module, name, None)
 
 

@@ -21,7 +21,7 @@ from torch.optim.optimizer import (
 )
 
 from cstorch._torch_private.tracing import compiling, outside_modes, raw_optimizer_step
-from cstorch.device import CsxTensor
+from cstorch.device import CSX, CsxTensor, lazy
 from cstorch.errors import OptimizerError, StateError
 from cstorch.tracing.recorder import Recorder
 from cstorch.tracing.scalars import plain_number
@@ -169,11 +169,13 @@ class OptimizerSteps:
                 if key in known.get(parameter, {}) or not isinstance(value, CsxTensor):
                     continue
                 if _is_sgd_buffer(optimizer, key):
-                    made = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype)
-                    found[parameter, key] = CsxTensor(made.zero_())
+                    with lazy.recording():
+                        made = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=CSX)
+                        found[parameter, key] = made.zero_()
                     continue
                 try:
-                    found[parameter, key] = CsxTensor(_evaluate_creation(value._node, probe))
+                    with lazy.recording():
+                        found[parameter, key] = _evaluate_creation(value._node, probe).to(CSX)
                 except _DependsOnStepError as error:
                     raise OptimizerError(
                         f"the state {key!r} of {type(optimizer).__name__} starts from values of the first step "
@@ -275,8 +277,8 @@ def _evaluate_creation(node: fx.Node, probe: Recorder) -> torch.Tensor:
     def evaluate(item: fx.Node) -> Any:
         if item.op == "placeholder":
             source = sources[item]
-            if isinstance(source, CsxTensor) and source._host is not None:
-                return source._host
+            if isinstance(source, CsxTensor) and not source.is_handle:
+                return source
             raise _DependsOnStepError("it reads a gradient or the batch")
         made, fill = (item, None) if item is not node else _creator(item)
         value = made.target(*map_args(made.args), **map_args(made.kwargs))  # type: ignore[operator]

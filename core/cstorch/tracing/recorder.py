@@ -22,6 +22,7 @@ from cstorch._torch_private.tracing import (
     DATA_DEPENDENT,
     FakeTensorMode,
     TorchDispatchMode,
+    fake_of,
     mutated_arguments,
 )
 from cstorch.device import CSX, CsxTensor
@@ -88,8 +89,8 @@ class Recorder(TorchDispatchMode):
         return made
 
     def _enter(self, tensor: CsxTensor, source: torch.Tensor | int | str, contents: torch.Tensor) -> None:
-        """Make `tensor` a handle of this trace, fed from `source`."""
-        fake = self.fake_mode.from_tensor(contents.detach())
+        """Make `tensor` a handle of this trace, fed from `source`, with the shape of `contents`."""
+        fake = fake_of(self.fake_mode, contents.detach())
         made = self._placeholder(source, fake)
         tensor._fake, tensor._node, tensor._recorder = fake, made.node, self
 
@@ -112,7 +113,7 @@ class Recorder(TorchDispatchMode):
         if tensor._leaf is not None:
             self._enter(tensor, tensor._leaf, self.leaves[tensor._leaf])
             return tensor
-        if tensor._host is None:
+        if tensor.is_handle:
             if tensor._cell is not None and tensor._cell.value is not None:
                 raise TraceError(
                     f"a tensor that another traced step returned is used at {user_line()} without being an "
@@ -120,12 +121,12 @@ class Recorder(TorchDispatchMode):
                 )
             raise refuse_consumed()
         self.gradients.touch(tensor)
-        self._enter(tensor, tensor, tensor._host)
+        self._enter(tensor, tensor, tensor.shape_only)
         return tensor
 
     def knows(self, tensor: CsxTensor) -> bool:
         """Whether `tensor` is part of this trace, or can become so."""
-        return tensor._recorder is self or tensor._leaf is not None or tensor._host is not None
+        return tensor._recorder is self or tensor._leaf is not None or not tensor.is_handle
 
     def host_input(self, tensor: torch.Tensor) -> CsxTensor:
         """The handle of a host tensor that the step changes or mixes with csx tensors."""

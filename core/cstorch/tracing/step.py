@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from cstorch.device import CsxTensor, to_host
+from cstorch.device.constant import constant
 from cstorch.device.tensor import observer
 from cstorch.errors import ProgramLimitError, TraceError
 from cstorch.tracing import nest
@@ -83,6 +84,9 @@ class BoundProgram:
                 f"the step {self.program.name!r} uses parameters that have left csx since it was traced. Move the "
                 "model back with cstorch.compile(model), or trace a new step."
             )
+        if self.executable is None:  # nothing runs: contents that are pending stay so
+            self._hosts = [_stand_in(t) if isinstance(t, CsxTensor) else t.detach() for t in state]
+            return
         self._hosts = [t._host if isinstance(t, CsxTensor) else t.detach() for t in state]
         self._hosts_seen = observer.host_changes
 
@@ -247,11 +251,23 @@ class TracedStep:
         return _first_difference(last[1:], key[1:])
 
 
+def _stand_in(tensor: CsxTensor) -> torch.Tensor:
+    """A cpu tensor with the layout of `tensor`, and its contents where they are there."""
+    like = tensor.shape_only
+    if like.device.type == "cpu":
+        return like
+    return (
+        constant((like.untyped_storage().nbytes(),), 0, torch.uint8)
+        .view(like.dtype)
+        .as_strided(like.shape, like.stride())
+    )
+
+
 def _with_contents(leaf: torch.Tensor) -> torch.Tensor:
     """The host tensor behind an argument: its contents, or the value of a handle that another step returned."""
     if not isinstance(leaf, CsxTensor):
         return leaf.detach()
-    if leaf._host is None and leaf._cell is not None and leaf._cell.value is not None:
+    if leaf.is_handle and leaf._cell is not None and leaf._cell.value is not None:
         return leaf._cell.value
     return to_host(leaf, "giving a step a tensor that an earlier traced step used up,").detach()
 

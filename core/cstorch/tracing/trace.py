@@ -218,11 +218,10 @@ def _refuse_aliases(state: list[Input]) -> None:
     for entry in state:
         tensor = entry.source
         assert isinstance(tensor, torch.Tensor)
-        host = tensor._host if isinstance(tensor, CsxTensor) else tensor
-        assert host is not None
-        if host.untyped_storage().nbytes() == 0:
+        memory = (tensor.shape_only if isinstance(tensor, CsxTensor) else tensor).untyped_storage()
+        if memory.nbytes() == 0:
             continue
-        other = seen.setdefault(host.untyped_storage().data_ptr(), entry)
+        other = seen.setdefault(memory._cdata, entry)
         if other is not entry and (other.mutated or entry.mutated):
             raise TraceError(
                 f"two tensors of shapes {tuple(other.fake.shape)} and {tuple(entry.fake.shape)} share memory, and "
