@@ -1,12 +1,14 @@
 """When a step becomes another program, and what a program is keyed by."""
 
+import contextlib
+import re
 import warnings
 
 import cstorch
 import pytest
 import torch
 from cstorch.errors import ProgramLimitError, TraceError
-from programs import linear
+from programs import batches, linear, same_as_eager
 from torch import nn
 
 
@@ -105,3 +107,93 @@ def test_a_step_is_not_called_from_a_closure(csx):
     step = cstorch.trace(lambda x: x.sum())
     with pytest.raises(TraceError, match="was called from a step closure"):
         cstorch.step_closure(lambda: step(torch.ones(2)))()
+
+
+FLAGS = {
+    "grad mode": (torch.no_grad, "torch.is_grad_enabled"),
+    "inference": (torch.inference_mode, "torch.is_grad_enabled"),
+    "autocast": (lambda: torch.autocast("cpu", dtype=torch.bfloat16), "torch.autocast"),
+    "deterministic": (
+        lambda: switched(torch.use_deterministic_algorithms, True, False),
+        "torch.use_deterministic_algorithms",
+    ),
+    "default dtype": (lambda: switched(torch.set_default_dtype, torch.float64, torch.float32), "the default dtype"),
+}
+
+
+@contextlib.contextmanager
+def switched(setter, there, back):
+    setter(there)
+    try:
+        yield
+    finally:
+        setter(back)
+
+
+@pytest.mark.parametrize("name", FLAGS)
+def test_a_global_flag_makes_another_program(csx, name):
+    manager, words = FLAGS[name]
+    step = cstorch.trace(lambda x: x * 2)
+    step(torch.ones(2))
+    with manager(), pytest.warns(UserWarning, match=words):
+        step(torch.ones(2))
+    step(torch.ones(2))
+    assert len(step.programs) == 2
+
+
+def test_a_default_dtype_reaches_the_program(csx):
+    def train(side):
+        step = side.trace(lambda x: side.see(torch.zeros(2, device=x.device).double() + torch.ones(2, device=x.device)))
+        for dtype in (torch.float32, torch.float64, torch.float32):
+            with switched(torch.set_default_dtype, dtype, torch.float32):
+                step(torch.ones(2))
+
+    same_as_eager(train)
+
+
+CHANGES = {
+    "an added group": (
+        lambda optimizer, extra: optimizer.add_param_group({"params": list(extra.parameters()), "lr": 0.02}),
+        "Adam has another number of param_groups now",
+    ),
+    "added parameters": (
+        lambda optimizer, extra: optimizer.param_groups[0]["params"].extend(extra.parameters()),
+        r"param_groups\[0\] of Adam has other parameters now",
+    ),
+    "a flag": (
+        lambda optimizer, extra: optimizer.param_groups[0].update(maximize=True),
+        r"param_groups\[0\]\['maximize'\] of Adam was False",
+    ),
+    "a loaded state": (
+        lambda optimizer, extra: optimizer.load_state_dict(optimizer.state_dict()),
+        "Adam was given other state or param_groups",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_the_layout_of_param_groups_is_a_guard(csx, name):
+    change, words = CHANGES[name]
+
+    def train(side, check=False):
+        model, extra = nn.Linear(3, 2).to(side.device), nn.Linear(3, 2).to(side.device)
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+
+        @side.trace
+        def step(x):
+            optimizer.zero_grad()
+            extra.zero_grad()
+            (model(x) + extra(x)).square().mean().backward()
+            optimizer.step()
+
+        for index, x in enumerate(batches(5, 4, 3)):
+            if index == 2:
+                change(optimizer, extra)
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                step(x)
+            if index == 2 and side.device == "csx":
+                assert any(re.search(words, str(w.message)) for w in caught)
+        return model, extra, optimizer
+
+    assert same_as_eager(train).count == 2

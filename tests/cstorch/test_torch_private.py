@@ -27,6 +27,19 @@ def test_tracing_surface():
     assert torch._C.DisableTorchFunction is not None
 
 
+def test_global_flags():
+    from cstorch._torch_private.tracing import any_autocast, default_device, deterministic
+
+    assert (any_autocast(), default_device(), deterministic()) == (False, None, False)
+    torch.set_default_device("cpu")
+    try:
+        assert default_device() == torch.device("cpu")
+    finally:
+        torch.set_default_device(None)
+    with torch.autocast("cpu"):
+        assert any_autocast()
+
+
 def test_optimizer_surface():
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))])
     assert type(optimizer).step.hooked

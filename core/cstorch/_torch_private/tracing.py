@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from torch._subclasses.fake_tensor import (
     FakeTensorMode,
     UnsupportedOperatorException,
 )
+from torch.utils import _device
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._python_dispatch import _disable_current_modes as outside_modes
 
@@ -21,7 +22,10 @@ __all__ = [
     "DATA_DEPENDENT",
     "FakeTensorMode",
     "TorchDispatchMode",
+    "any_autocast",
     "compiling",
+    "default_device",
+    "deterministic",
     "fake_of",
     "mutated_arguments",
     "outside_modes",
@@ -30,6 +34,18 @@ __all__ = [
 
 DATA_DEPENDENT = (DataDependentOutputException, DynamicOutputShapeException, UnsupportedOperatorException)
 """What fake tensors raise when a result depends on values."""
+
+
+any_autocast: Callable[[], bool] = torch._C._is_any_autocast_enabled
+"""Whether autocast is on for some device."""
+
+deterministic: Callable[[], bool] = torch._C._get_deterministic_algorithms
+"""`torch.are_deterministic_algorithms_enabled` without a Python call."""
+
+
+def default_device() -> torch.device | None:
+    """What `torch.set_default_device` has set, which `torch.get_default_device` says a hundred times slower."""
+    return _device.CURRENT_DEVICE
 
 
 @contextlib.contextmanager

@@ -78,8 +78,12 @@ class StepFunctions(TorchFunctionMode):
         if name in ("lerp", "lerp_") and takes:
             weight = self.as_tensor(args[2]).to(args[0].dtype)
             return func(args[0], args[1], weight)
-        convert = self.as_tensor if takes else _number
+        convert = self._beside(args) if takes else _number
         return func(*[_convert(a, convert) for a in args], **{k: _convert(v, convert) for k, v in kwargs.items()})
+
+    def _beside(self, args: tuple[Any, ...]) -> Callable[[HostScalar], torch.Tensor]:
+        tensor = max((a for a in args if isinstance(a, torch.Tensor)), key=torch.Tensor.dim)
+        return lambda scalar: scalar._scope.tensor_beside(tensor, scalar)
 
     def _scaled(self, name: str, key: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """`base.addcmul_(a, b, value=v)` and its kin, with `v` a tensor, in plain tensor arithmetic."""
@@ -129,6 +133,8 @@ def _has_scalar(values: Any) -> bool:
             return True
         if type(value) in (list, tuple) and _has_scalar(value):
             return True
+        if type(value) is slice and _has_scalar((value.start, value.stop, value.step)):
+            return True
     return False
 
 
@@ -137,6 +143,8 @@ def _convert(value: Any, convert: Callable[[HostScalar], Any]) -> Any:
         return convert(value)
     if type(value) in (list, tuple):
         return type(value)(_convert(v, _number) for v in value)
+    if type(value) is slice:
+        return slice(*(_convert(v, _number) for v in (value.start, value.stop, value.step)))
     return value
 
 

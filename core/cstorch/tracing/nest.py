@@ -125,6 +125,9 @@ def signature(value: Any, key: list[Any], tensors: list[torch.Tensor], numbers: 
             key.append(seen.dtype)
     elif isinstance(value, _PLAIN):
         key.append(value)
+    elif (number := number_of(value)) is not None:
+        numbers.append(number)
+        key.append(kind)
     else:
         parts = children(value)
         if parts is None:
@@ -134,6 +137,17 @@ def signature(value: Any, key: list[Any], tensors: list[torch.Tensor], numbers: 
             key.extend(parts[0])
             for item in parts[1]:
                 signature(item, key, tensors, numbers)
+
+
+def number_of(value: Any) -> Any:
+    """The Python int or float that `value` is, also when it is a scalar of numpy; otherwise None."""
+    kind = type(value)
+    if kind is int or kind is float:
+        return value
+    if kind.__module__ == "numpy" and getattr(value, "ndim", None) == 0 and hasattr(value, "dtype"):
+        number = value.item()
+        return number if type(number) in (int, float) else None
+    return None
 
 
 def is_state(tensor: torch.Tensor) -> bool:

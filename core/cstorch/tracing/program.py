@@ -11,6 +11,7 @@ from torch import fx, nn
 
 from cstorch.device import CsxTensor, ValueCell
 from cstorch.tracing.gradients import GradientPlan, has_gradient
+from cstorch.tracing.guards import Guards
 from cstorch.tracing.scalars import Number
 
 
@@ -83,7 +84,7 @@ class Program:
     leaves: list[int]
     scalars: Callable[[list[Number]], tuple[Number, ...]]
     scalar_dtypes: list[torch.dtype]
-    holds: Callable[[list[Number]], bool]
+    holds: Guards
     modes: list[tuple[nn.Module, bool]]
     requires_grad: list[tuple[CsxTensor, bool]]
     gradients: GradientPlan
@@ -120,4 +121,4 @@ class Program:
         for tensor, there in self.gradients.guards:
             if has_gradient(tensor) is not there:
                 return "gradients " + ("are missing now" if there else "of an earlier call are there now")
-        return "a number that the step branches on has changed"
+        return self.holds.failed(numbers) or "nothing has changed"

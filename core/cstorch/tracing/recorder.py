@@ -144,7 +144,10 @@ class Recorder(TorchDispatchMode):
         """A 0-d tensor, float64 or int64, that is fed the value of `scalar` at each run."""
         known = self._scalar_handles.get(scalar._code)
         if known is None:
-            dtype = torch.int64 if isinstance(scalar._hint, int) else torch.float64
+            dtype = torch.float64
+            if isinstance(scalar._hint, int):  # SGD(lr=1) may become 0.5: an int64 input would cut it off
+                dtype = torch.int64
+                self.scalars.guard(f"isinstance({scalar._code}, int)", True)
             contents = torch.tensor(scalar._hint, dtype=dtype)
             known = CsxTensor(contents)
             self._enter(known, scalar._code, contents)

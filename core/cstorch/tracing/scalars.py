@@ -2,16 +2,18 @@
 
 A HostScalar looks like the number it stands for. Arithmetic on it builds an expression; a comparison or a
 truth test records its outcome as a guard of the program; where it meets a tensor it becomes a float64 or int64
-input, evaluated on the host before each run. Where Python insists on a plain number (an index, `range`, `math.sqrt`)
+input, evaluated on the host before each run. Where Python insists on a plain number (an index, `range`, a format)
 its value itself becomes a guard. The expressions are Python source over `groups` (the param_groups of the
 optimizers that the step uses) and `args` (the numbers the step was called with).
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
+import numbers
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -25,13 +27,33 @@ class ScalarScope:
     def __init__(self) -> None:
         self.groups: list[dict[str, Any]] = []
         self.args: list[Number] = []
+        self.objects: list[Any] = []
         self.guards: dict[str, Any] = {}
+        self.words: dict[str, str] = {}  # what to say when a guard fails
         self.as_tensor: Callable[[HostScalar], torch.Tensor] | None = None
 
-    def guard(self, code: str, outcome: Any) -> Any:
-        """Record that this program holds for `code` evaluating to `outcome` only."""
+    def guard(self, code: str, outcome: Any, words: str | None = None) -> Any:
+        """Record that this program holds for `code` evaluating to `outcome` only; `words` say what else it would be."""
         self.guards.setdefault(code, outcome)
+        if words is not None:
+            self.words[code] = words
         return outcome
+
+    def object(self, value: Any) -> str:
+        """The code that stands for `value` itself in guards."""
+        for index, known in enumerate(self.objects):
+            if known is value:
+                return f"objects[{index}]"
+        self.objects.append(value)
+        return f"objects[{len(self.objects) - 1}]"
+
+    def tensor_beside(self, tensor: torch.Tensor, scalar: HostScalar) -> torch.Tensor:
+        """`scalar` as a tensor that, like a Python number, does not decide the dtype of what it meets."""
+        assert self.as_tensor is not None
+        made = self.as_tensor(scalar)
+        if tensor.dim() or torch.compiler.is_compiling():  # optimizers: eager computes their factors in float64
+            return made
+        return made.to(torch.result_type(tensor, scalar._hint))
 
     def argument(self, position: int) -> Any:
         """The number at `position` of the numbers that the step was called with."""
@@ -56,7 +78,8 @@ def _is_number(value: Any) -> bool:
     return type(value) in (int, float)
 
 
-def _code(value: Any) -> str:
+def code_of(value: Any) -> str:
+    """The expression for a host scalar or a plain number."""
     if isinstance(value, HostScalar):
         return value._code
     if isinstance(value, float) and not math.isfinite(value):
@@ -100,8 +123,11 @@ class HostScalar:
     def __float__(self) -> float:
         return float(self._value())
 
+    def __complex__(self) -> complex:
+        return complex(self._value())
+
     def __int__(self) -> int:
-        return int(self._value())
+        return int(self._scope.guard(f"int({self._code})", int(self._hint)))
 
     def __index__(self) -> int:
         return operator.index(self._value())  # type: ignore[arg-type]
@@ -119,23 +145,44 @@ class HostScalar:
         return format(self._value(), spec)
 
     def __round__(self, digits: int | None = None) -> Any:
-        return round(self._value(), digits)
+        digits = None if digits is None else operator.index(digits)
+        return make_scalar(self._scope, f"round({self._code}, {digits})", round(self._hint, digits))
 
-    def __trunc__(self) -> int:
-        return math.trunc(self._value())
+    def __divmod__(self, other: Any) -> Any:
+        return self // other, self % other
 
-    def __floor__(self) -> int:
-        return math.floor(self._value())
-
-    def __ceil__(self) -> int:
-        return math.ceil(self._value())
+    def __rdivmod__(self, other: Any) -> Any:
+        return other // self, other % self
 
     def __reduce__(self) -> Any:
         return type(self._hint), (self._value(),)
 
-    def is_integer(self) -> bool:
-        """As `float.is_integer`; guards on the value."""
-        return float(self._value()).is_integer()
+    def __copy__(self) -> HostScalar:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> HostScalar:
+        return self
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        import numpy
+
+        return numpy.asarray(self._value(), dtype=dtype)
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        """Arithmetic with numpy's scalars stays symbolic; any other numpy function gets the value, as a guard."""
+        apply = _UFUNCS.get(ufunc.__name__)
+        if apply is not None and method == "__call__" and not kwargs:
+            plain = [_plain_operand(value) for value in inputs]
+            if all(isinstance(value, (int, float)) for value in plain):
+                return apply(*plain)
+        inputs = tuple(value._value() if isinstance(value, HostScalar) else value for value in inputs)
+        return getattr(ufunc, method)(*inputs, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        """What int and float have beside arithmetic (`bit_length`, `hex`, ...); guards on the value."""
+        if name.startswith("_") or not hasattr(type(self._hint), name):
+            raise AttributeError(f"{type(self._hint).__name__!r} object has no attribute {name!r}")
+        return getattr(self._value(), name)
 
     def item(self) -> Number:
         """The plain number; guards on the value."""
@@ -150,6 +197,16 @@ class HostFloat(HostScalar, torch.SymFloat):
     """A host float."""
 
 
+for _kind in (HostInt, HostFloat):
+    for _name in ("as_integer_ratio", "bit_length", "conjugate", "hex", "is_integer"):
+        if _name in dir(_kind):  # torch's own would ask for a symbolic shape
+
+            def _asked(self: HostScalar, name: str = _name) -> Any:
+                return getattr(self._value(), name)()
+
+            setattr(_kind, _name, _asked)
+
+
 def make_scalar(scope: ScalarScope, code: str, hint: Number) -> Any:
     """The host scalar for an expression whose present value is `hint`."""
     return (HostInt if isinstance(hint, int) else HostFloat)(scope, code, hint)
@@ -162,57 +219,74 @@ def plain_number(value: Any) -> Any:
     return value._hint if isinstance(value, HostScalar) else value
 
 
-def _unary(name: str, apply: Callable[[Any], Any], template: str) -> None:
+def _plain_operand(value: Any) -> Any:
+    """A number of numpy as the Python number that it is."""
+    is_numpy = type(value).__module__ == "numpy" and getattr(value, "ndim", None) == 0
+    return value.item() if is_numpy else value
+
+
+def _combine(symbol: str, apply: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
+    """`left symbol right`, where one of them is a host scalar at least."""
+    scope = left._scope if isinstance(left, HostScalar) else right._scope
+    if isinstance(left, torch.Tensor) or isinstance(right, torch.Tensor):
+        if isinstance(left, HostScalar):
+            return apply(scope.tensor_beside(right, left), right)
+        return apply(left, scope.tensor_beside(left, right))
+    left, right = _plain_operand(left), _plain_operand(right)
+    if not (isinstance(left, (int, float)) and isinstance(right, (int, float))):
+        if not (isinstance(left, numbers.Number) and isinstance(right, numbers.Number)):
+            return NotImplemented
+        return apply(*(v._value() if isinstance(v, HostScalar) else v for v in (left, right)))
+    outcome = apply(_hint(left), _hint(right))
+    code = f"({code_of(left)} {symbol} {code_of(right)})"
+    if type(outcome) is bool:
+        return scope.guard(code, outcome)
+    if not _is_number(outcome):  # a negative number to a fractional power
+        return scope.guard(code, outcome)
+    return make_scalar(scope, code, outcome)
+
+
+def _define(name: str, apply: Callable[[Any, Any], Any], symbol: str, reflected: bool = True) -> None:
+    def forward(self: HostScalar, other: Any, *modulus: Any) -> Any:
+        if modulus:  # pow(a, b, m)
+            return (self**other) % modulus[0]
+        return _combine(symbol, apply, self, other)
+
+    def backward(self: HostScalar, other: Any, *modulus: Any) -> Any:
+        return _combine(symbol, apply, other, self)
+
+    setattr(HostScalar, f"__{name}__", forward)
+    if reflected:
+        setattr(HostScalar, f"__r{name}__", backward)
+
+
+def _define_unary(name: str, apply: Callable[[Any], Any], template: str) -> None:
     def method(self: HostScalar) -> Any:
         return make_scalar(self._scope, template.format(self._code), apply(self._hint))
 
     setattr(HostScalar, name, method)
 
 
-def _binary(name: str, apply: Callable[[Any, Any], Any], symbol: str) -> None:
-    def combine(scope: ScalarScope, left: Any, right: Any) -> Any:
-        return make_scalar(scope, f"({_code(left)} {symbol} {_code(right)})", apply(_hint(left), _hint(right)))
-
-    def tensor_of(scalar: HostScalar) -> torch.Tensor:
-        assert scalar._scope.as_tensor is not None
-        return scalar._scope.as_tensor(scalar)
-
-    def forward(self: HostScalar, other: Any) -> Any:
-        if isinstance(other, torch.Tensor):
-            return apply(tensor_of(self), other)
-        if not isinstance(other, (int, float)):
-            return NotImplemented
-        return combine(self._scope, self, other)
-
-    def reflected(self: HostScalar, other: Any) -> Any:
-        if isinstance(other, torch.Tensor):
-            return apply(other, tensor_of(self))
-        if not isinstance(other, (int, float)):
-            return NotImplemented
-        return combine(self._scope, other, self)
-
-    setattr(HostScalar, f"__{name}__", forward)
-    setattr(HostScalar, f"__r{name}__", reflected)
+def _larger(a: Any, b: Any) -> Any:
+    return b if b > a else a
 
 
-def _comparison(name: str, apply: Callable[[Any, Any], Any], symbol: str) -> None:
-    def method(self: HostScalar, other: Any) -> Any:
-        if isinstance(other, torch.Tensor):
-            assert self._scope.as_tensor is not None
-            return apply(self._scope.as_tensor(self), other)
-        if not isinstance(other, (int, float)):
-            return NotImplemented
-        return self._scope.guard(f"({self._code} {symbol} {_code(other)})", apply(self._hint, _hint(other)))
-
-    setattr(HostScalar, f"__{name}__", method)
+def _smaller(a: Any, b: Any) -> Any:
+    return b if b < a else a
 
 
 for _name, _apply, _template in (
     ("__neg__", operator.neg, "(-{})"),
     ("__pos__", operator.pos, "(+{})"),
     ("__abs__", abs, "abs({})"),
+    ("__trunc__", math.trunc, "math.trunc({})"),
+    ("__floor__", math.floor, "math.floor({})"),
+    ("__ceil__", math.ceil, "math.ceil({})"),
+    ("__sym_int__", math.trunc, "math.trunc({})"),
+    ("__sym_float__", float, "float({})"),
 ):
-    _unary(_name, _apply, _template)
+    _define_unary(_name, _apply, _template)
+_define_unary("__invert__", operator.invert, "(~{})")
 for _name, _operate, _symbol in (
     ("add", operator.add, "+"),
     ("sub", operator.sub, "-"),
@@ -221,8 +295,13 @@ for _name, _operate, _symbol in (
     ("floordiv", operator.floordiv, "//"),
     ("mod", operator.mod, "%"),
     ("pow", operator.pow, "**"),
+    ("and", operator.and_, "&"),
+    ("or", operator.or_, "|"),
+    ("xor", operator.xor, "^"),
+    ("lshift", operator.lshift, "<<"),
+    ("rshift", operator.rshift, ">>"),
 ):
-    _binary(_name, _operate, _symbol)
+    _define(_name, _operate, _symbol)
 for _name, _operate, _symbol in (
     ("eq", operator.eq, "=="),
     ("ne", operator.ne, "!="),
@@ -231,18 +310,51 @@ for _name, _operate, _symbol in (
     ("gt", operator.gt, ">"),
     ("ge", operator.ge, ">="),
 ):
-    _comparison(_name, _operate, _symbol)
+    _define(_name, _operate, _symbol, reflected=False)
+setattr(HostScalar, "__sym_max__", _larger)  # noqa: B010
+setattr(HostScalar, "__sym_min__", _smaller)  # noqa: B010
+
+_UFUNCS: dict[str, Callable[..., Any]] = {
+    "add": operator.add, "subtract": operator.sub, "multiply": operator.mul, "divide": operator.truediv,
+    "true_divide": operator.truediv, "floor_divide": operator.floordiv, "remainder": operator.mod,
+    "power": operator.pow, "negative": operator.neg, "absolute": abs, "maximum": _larger, "minimum": _smaller,
+    "equal": operator.eq, "not_equal": operator.ne, "less": operator.lt, "less_equal": operator.le,
+    "greater": operator.gt, "greater_equal": operator.ge,
+}  # fmt: skip
+_MATH = (
+    "acos", "asin", "atan", "atan2", "copysign", "cos", "cosh", "degrees", "erf", "exp", "expm1", "fabs", "fmod",
+    "hypot", "log", "log10", "log1p", "log2", "pow", "radians", "sin", "sinh", "sqrt", "tan", "tanh",
+)  # fmt: skip
+
+
+@contextlib.contextmanager
+def symbolic_math() -> Iterator[None]:
+    """Within, `math.cos(i)` and its kin of a host scalar stay symbolic: a schedule computed in the step is data."""
+
+    def wrap(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+        def function(*args: Any) -> Any:
+            for value in args:
+                if isinstance(value, HostScalar):
+                    code = f"math.{name}({', '.join(map(code_of, args))})"
+                    return make_scalar(value._scope, code, original(*map(_hint, args)))
+            return original(*args)
+
+        return function
+
+    originals = {name: getattr(math, name) for name in _MATH}
+    for name, original in originals.items():
+        setattr(math, name, wrap(name, original))
+    try:
+        yield
+    finally:
+        for name, original in originals.items():
+            setattr(math, name, original)
 
 
 def compile_scalars(codes: list[str], groups: list[dict[str, Any]]) -> Callable[[list[Number]], tuple[Number, ...]]:
     """One function from the numbers of a call to the values of all `codes`."""
     body = "".join(f"{code}, " for code in codes)
-    made: Callable[[list[Number]], tuple[Number, ...]] = eval(f"lambda args: ({body})", {"groups": groups})
-    return made
-
-
-def compile_guards(guards: dict[str, Any], groups: list[dict[str, Any]]) -> Callable[[list[Number]], bool]:
-    """One function from the numbers of a call to whether every guard has its recorded outcome."""
-    tests = " and ".join(f"{code} == {_code(outcome)}" for code, outcome in guards.items()) or "True"
-    made: Callable[[list[Number]], bool] = eval(f"lambda args: {tests}", {"groups": groups})
+    made: Callable[[list[Number]], tuple[Number, ...]] = eval(
+        f"lambda args: ({body})", {"groups": groups, "math": math}
+    )
     return made

@@ -21,6 +21,7 @@ from cstorch.device.tensor import observer
 from cstorch.errors import ProgramLimitError, TraceError
 from cstorch.tracing import nest
 from cstorch.tracing.context import context
+from cstorch.tracing.flags import flag_difference, flags
 from cstorch.tracing.program import Executable, Output, Program, ScalarSlot
 from cstorch.tracing.scalars import Number
 from cstorch.tracing.trace import trace as trace_program
@@ -182,7 +183,7 @@ class TracedStep:
             )
         leaves: list[torch.Tensor] = []
         numbers: list[Number] = []
-        parts: list[Any] = [backend]
+        parts: list[Any] = [backend, flags()]
         nest.signature(args, parts, leaves, numbers)
         if kwargs:
             nest.signature(kwargs, parts, leaves, numbers)
@@ -234,9 +235,10 @@ class TracedStep:
             )
         message = f"the step {self.__name__!r} is traced again, as program {self._count + 1}: {why}."
         if self._count == 1:
+            advice = "Batches of one shape, for example with DataLoader(..., drop_last=True), avoid it."
+            shape = "a tensor of shape" in why
             warnings.warn(
-                f"{message} Every program is traced and compiled once and then kept. Batches of one shape, for "
-                "example with DataLoader(..., drop_last=True), avoid it.",
+                f"{message} Every program is traced and compiled once and then kept.{' ' + advice if shape else ''}",
                 stacklevel=4,
             )
         logger.info("%s", message)
@@ -248,7 +250,9 @@ class TracedStep:
         if key[0] not in backends:
             return "another backend is in use"
         last = next(reversed(self._programs))
-        return _first_difference(last[1:], key[1:])
+        if last[1] != key[1]:
+            return flag_difference(last[1], key[1])
+        return _first_difference(last[2:], key[2:])
 
 
 def _stand_in(tensor: CsxTensor) -> torch.Tensor:

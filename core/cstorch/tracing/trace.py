@@ -18,11 +18,13 @@ from cstorch.errors import TraceError
 from cstorch.tracing import nest
 from cstorch.tracing.context import context
 from cstorch.tracing.functions import StepFunctions
+from cstorch.tracing.guards import Guards
 from cstorch.tracing.modules import ModuleWatch
 from cstorch.tracing.optimizers import OptimizerSteps, optimizers_of
+from cstorch.tracing.param_groups import LayoutGuards
 from cstorch.tracing.program import Effect, Output, Program, ScalarSlot
 from cstorch.tracing.recorder import Input, Recorder
-from cstorch.tracing.scalars import HostScalar, Number, compile_guards, compile_scalars
+from cstorch.tracing.scalars import HostScalar, Number, compile_scalars, symbolic_math
 
 aten = torch.ops.aten
 
@@ -100,7 +102,7 @@ def trace(
             made = CsxTensor(recorder.leaves[index])
             made._host, made._leaf = None, index
             return made.requires_grad_(leaf.requires_grad)
-        if type(leaf) is int or type(leaf) is float:
+        if nest.number_of(leaf) is not None:
             index = counters["number"]
             counters["number"] += 1
             return recorder.scalars.argument(index)
@@ -114,11 +116,13 @@ def trace(
             if torch.is_inference_mode_enabled():
                 stack.enter_context(torch.inference_mode(False))
                 stack.enter_context(torch.no_grad())
+            stack.enter_context(LayoutGuards(recorder.scalars))
             stack.enter_context(stepper)
             stepper.expose(optimizers_of(step, nest.leaves((args, kwargs))))
             stack.enter_context(watch)
             stack.enter_context(_schedulers(recording))
             stack.enter_context(recorder.gradients.watching())
+            stack.enter_context(symbolic_math())
             # The engine sizes its device queues at the process's first backward: stay in this thread.
             stack.enter_context(torch.autograd.set_multithreading_enabled(False))
             stack.enter_context(recorder)
@@ -178,7 +182,7 @@ def _finish(recorder: Recorder, recording: Recording, returned: Any, watch: Modu
         leaves=[e.source for e in positions if isinstance(e.source, int)],
         scalars=compile_scalars(codes, groups),
         scalar_dtypes=[e.fake.dtype for e in scalars],
-        holds=compile_guards(recorder.scalars.guards, groups),
+        holds=Guards(recorder.scalars),
         modes=watch.modes,
         requires_grad=[
             (e.source, e.source.requires_grad)
