@@ -131,7 +131,7 @@ class Side:
         if self.device == "csx":
             self._see(values)
         else:
-            self.seen.append([v.detach().clone() if isinstance(v, torch.Tensor) else v for v in values])
+            self.seen.append(_contents(values))
 
     @property
     def count(self) -> int:
@@ -163,6 +163,44 @@ def same_as_eager(train: Callable[[Side], Any], rtol: float = 1e-5, atol: float 
             left.append(_contents({"returned": train(side), "seen": side.seen}))
     _compare("", left[1], left[0], {"rtol": rtol, "atol": atol})
     return sides[1]
+
+
+def trains_as_eager(
+    body: Callable[..., Any],
+    model: Callable[[], nn.Module] = mlp,
+    optimizer: Callable[..., torch.optim.Optimizer] = lambda p: torch.optim.AdamW(p, lr=0.02),
+    steps: int = 5,
+    between: Callable[..., Any] | None = None,
+    **tolerance: float,
+) -> Side:
+    """`same_as_eager` of a usual training loop with a decaying learning rate.
+
+    Args:
+        body: The traced step, called with the side, the model, the optimizer, a batch of shape (4, 8) and its index.
+        model: Makes the model.
+        optimizer: Makes the optimizer of its parameters.
+        steps: How many.
+        between: Called with the same arguments after each step, in the loop body.
+        tolerance: rtol and atol.
+    """
+
+    def train(run: Side) -> Any:
+        net = model().to(run.device)
+        made = optimizer(net.parameters())
+        schedule = torch.optim.lr_scheduler.LambdaLR(made, decay)
+
+        @run.trace
+        def step(x: torch.Tensor, i: int) -> Any:
+            return body(run, net, made, x, i)
+
+        for i, x in enumerate(batches(steps, 4, 8)):
+            step(x, i)
+            if between is not None:
+                between(run, net, made, x, i)
+            schedule.step()
+        return net, made
+
+    return same_as_eager(train, **tolerance)
 
 
 def _contents(value: Any) -> Any:

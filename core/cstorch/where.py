@@ -30,6 +30,16 @@ def _is_library(filename: str) -> bool:
     return parts[-1] == "contextlib.py"
 
 
+def library_calls() -> list[str]:
+    """Names of the functions of PyTorch and cstorch that run now, the innermost first, up to the user's line."""
+    names = []
+    frame = sys._getframe(1)
+    while frame is not None and _is_library(frame.f_code.co_filename):
+        names.append(frame.f_code.co_name)
+        frame = frame.f_back  # type: ignore[assignment]
+    return names
+
+
 def user_line() -> str:
     """`file.py:12` of the innermost frame outside PyTorch, Lightning and cstorch, or `an unknown line`."""
     frame = sys._getframe(1)

@@ -24,7 +24,7 @@ from cstorch._torch_private.device import (
 from cstorch.device import lazy
 from cstorch.device.registration import CSX
 from cstorch.errors import BackendError, ValueReadError
-from cstorch.where import user_line
+from cstorch.where import library_calls, user_line
 
 aten = torch.ops.aten
 
@@ -36,6 +36,10 @@ class ValueCell:
 
     def __init__(self) -> None:
         self.value: torch.Tensor | None = None
+
+
+CONSUMED = ValueCell()
+"""The cell of every gradient that a program cleared, computed and handed to an optimizer: never filled."""
 
 
 class Observer:
@@ -56,14 +60,29 @@ class Observer:
 observer = Observer()
 
 
-def refuse_read(what: str) -> ValueReadError:
-    """The error for reading a handle, naming the user's line and the two remedies."""
+_READERS = {
+    "clip_grad_norm_": "Pass error_if_nonfinite=False: with True the norm is read. It is returned, for a step closure.",
+    "get_total_norm": "Pass error_if_nonfinite=False: with True the norm is read. It is returned, for a step closure.",
+}
+"""Functions of PyTorch that read values on request, with how to keep them from it."""
+
+
+def refuse_read(what: str, tensor: CsxTensor | None = None) -> ValueReadError:
+    """The error for reading `tensor`, a handle, naming the user's line and the two remedies."""
+    if tensor is not None and tensor._cell is CONSUMED:
+        return ValueReadError(
+            f"{what} at {user_line()}: this gradient is not kept. A traced step that clears gradients, computes them "
+            "and hands them to an optimizer has them inside its program only. To see one, pass it to a function "
+            "decorated with @cstorch.step_closure, or return it, in that step; to keep them all, leave zero_grad() "
+            "out of the step and call it in the loop, or leave optimizer.step() to a second step."
+        )
     return ValueReadError(
         f"{what} at {user_line()}: trying to materialize a tensor outside of a step closure. A traced step is "
         "recorded once and its values exist only when the program runs, so they cannot be printed, converted "
         "or used in a Python condition here. Either move the code that needs the value into a function "
         "decorated with @cstorch.step_closure and call it with the tensor (inside a LightningModule, "
         "self.log(name, tensor) does that), or stay in tensor arithmetic, for example torch.where(condition, a, b)."
+        + "".join(f" {advice}" for name in library_calls() if (advice := _READERS.get(name)) is not None)
     )
 
 
@@ -137,7 +156,7 @@ class CsxTensor(torch.Tensor):
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         if self._host is None:
-            raise refuse_read("printing a traced tensor")
+            raise refuse_read("printing a traced tensor", self)
         text = repr(self._host)
         grad = ", requires_grad=True" if self.requires_grad else ""
         body = f"{text[:-1]}, device='{self.device}'{grad})"
@@ -145,7 +164,7 @@ class CsxTensor(torch.Tensor):
 
     def __format__(self, spec: str) -> str:
         if self._host is None:
-            raise refuse_read("formatting a traced tensor")
+            raise refuse_read("formatting a traced tensor", self)
         return format(self._host, spec)
 
     def tolist(self) -> Any:
@@ -257,7 +276,7 @@ def to_host(tensor: torch.Tensor, what: str = "reading a tensor") -> torch.Tenso
     if not isinstance(tensor, CsxTensor):
         return tensor
     if tensor._host is None:
-        raise refuse_read(what)
+        raise refuse_read(what, tensor)
     if observer.notify is not None and _is_weight(tensor):
         observer.notify()
     return tensor._host
@@ -287,7 +306,7 @@ def run_on_host(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     if handles:
         if func in (aten.detach.default, aten.alias.default):
             return _handle_like(handles[0])
-        raise refuse_read(f"running {func} on a tensor that a traced step returned,")
+        raise refuse_read(f"running {func} on a tensor that a traced step returned,", handles[0])
     looked_at = func not in (aten.detach.default, aten.alias.default)
     if observer.notify is not None and looked_at and any(isinstance(t, CsxTensor) and _is_weight(t) for t in leaves):
         observer.notify()

@@ -62,6 +62,9 @@ class StepFunctions(TorchFunctionMode):
                 args[0].data = args[1]
                 return None
             return func(*args, **kwargs)
+        if name == "__get__" and func.__self__ is torch.Tensor.grad:
+            self.gradients.looked(args[0])
+            return func(*args, **kwargs)
         if name in ("tensor", "as_tensor") and func in (torch.tensor, torch.as_tensor):
             return self._tensor(func, args, kwargs)
         if func is F.scaled_dot_product_attention and takes_flash_attention(*args, **kwargs):

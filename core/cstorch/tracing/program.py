@@ -10,7 +10,7 @@ import torch
 from torch import fx, nn
 
 from cstorch.device import CsxTensor, ValueCell
-from cstorch.tracing.gradients import GradientPlan, has_gradient
+from cstorch.tracing.gradients import GradientOf, GradientPlan, is_there
 from cstorch.tracing.guards import Guards
 from cstorch.tracing.scalars import Number
 
@@ -64,7 +64,7 @@ class Program:
 
     Attributes:
         graph: The graph; placeholders in the order state, leaves, scalars; one flat tuple of outputs.
-        state: Tensors that the program reads and changes in place.
+        state: Tensors that the program reads and changes in place, and whose gradients it does that to.
         leaves: Positions of the step's tensor arguments that it reads.
         scalars: Numbers of a call -> values of the scalar inputs, followed by those of the scalar slots.
         scalar_dtypes: One for each scalar input.
@@ -80,7 +80,7 @@ class Program:
     """
 
     graph: fx.GraphModule
-    state: list[torch.Tensor]
+    state: list[torch.Tensor | GradientOf]
     leaves: list[int]
     scalars: Callable[[list[Number]], tuple[Number, ...]]
     scalar_dtypes: list[torch.dtype]
@@ -88,7 +88,6 @@ class Program:
     modes: list[tuple[nn.Module, bool]]
     requires_grad: list[tuple[CsxTensor, bool]]
     gradients: GradientPlan
-    kept_outputs: list[int]
     handles: list[tuple[int, ValueCell]]
     effects: list[Effect]
     result: Any
@@ -102,7 +101,7 @@ class Program:
                 return False
         if self.gradients.guards:
             for tensor, there in self.gradients.guards:
-                if has_gradient(tensor) is not there:
+                if is_there(tensor) is not there:
                     return False
         return self.holds(numbers)
 
@@ -118,7 +117,4 @@ class Program:
         for tensor, flag in self.requires_grad:
             if tensor.requires_grad is not flag:
                 return f"a parameter of shape {tuple(tensor.shape)} has requires_grad={not flag} now"
-        for tensor, there in self.gradients.guards:
-            if has_gradient(tensor) is not there:
-                return "gradients " + ("are missing now" if there else "of an earlier call are there now")
-        return self.holds.failed(numbers) or "nothing has changed"
+        return self.gradients.mismatch() or self.holds.failed(numbers) or "nothing has changed"

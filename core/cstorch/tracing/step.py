@@ -22,6 +22,7 @@ from cstorch.errors import ProgramLimitError, TraceError
 from cstorch.tracing import nest
 from cstorch.tracing.context import context
 from cstorch.tracing.flags import flag_difference, flags
+from cstorch.tracing.gradients import GradientKeeper
 from cstorch.tracing.program import Executable, Output, Program, ScalarSlot
 from cstorch.tracing.scalars import Number
 from cstorch.tracing.trace import trace as trace_program
@@ -47,7 +48,7 @@ class BoundProgram:
         self._flags_seen = -1
         self._fed: tuple[Number, ...] | None = None
         self._slots: tuple[Number, ...] = ()
-        self._gradients: list[CsxTensor | None] = [None] * len(program.gradients.kept)
+        self._gradients = GradientKeeper(program.gradients)
 
     def matches(self, numbers: list[Number]) -> bool:
         """Whether the program is right for a call now."""
@@ -99,25 +100,12 @@ class BoundProgram:
         outputs = self.executable(self.inputs(leaves, numbers))
         for index, cell in program.handles:
             cell.value = outputs[index]
-        if program.gradients.kept or program.gradients.cleared:
-            self._leave_gradients(outputs)
+        self._gradients.leave(outputs)
         if program.effects:
             self._act(outputs)
         if program.dynamic_result:
             return nest.map_leaves(lambda leaf: self._fill(leaf, outputs), program.result)
         return program.result
-
-    def _leave_gradients(self, outputs: list[torch.Tensor]) -> None:
-        program = self.program
-        for tensor in program.gradients.cleared:
-            tensor.grad = None
-        for i, (tensor, index) in enumerate(zip(program.gradients.kept, program.kept_outputs, strict=True)):
-            slot = self._gradients[i]
-            if slot is None:
-                slot = self._gradients[i] = CsxTensor(outputs[index])
-            slot._host = outputs[index]
-            tensor.grad = slot
-        observer.host_changes += 1
 
     def _fill(self, leaf: Any, outputs: list[torch.Tensor]) -> Any:
         if type(leaf) is Output:

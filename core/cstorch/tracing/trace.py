@@ -18,6 +18,7 @@ from cstorch.errors import TraceError
 from cstorch.tracing import nest
 from cstorch.tracing.context import context
 from cstorch.tracing.functions import StepFunctions
+from cstorch.tracing.gradients import GradientOf
 from cstorch.tracing.guards import Guards
 from cstorch.tracing.modules import ModuleWatch
 from cstorch.tracing.optimizers import OptimizerSteps, optimizers_of
@@ -131,10 +132,10 @@ def trace(
             watch.write_back()
             program = _finish(recorder, recording, returned, watch, name)
     except BaseException:
-        recorder.gradients.restore()
         watch.restore()
         raise
     finally:
+        recorder.gradients.restore()
         context.recording = None
         recorder.active = False
         for entry in recorder.inputs:
@@ -162,8 +163,8 @@ def _finish(recorder: Recorder, recording: Recording, returned: Any, watch: Modu
         return leaf
 
     result = nest.map_leaves(outside, returned)
-    gradients = recorder.gradients.plan(recorder)
-    kept = [recording.output(_unaliased(recorder, p.grad)) for p in gradients.kept]  # type: ignore[arg-type]
+    gradients = recorder.gradients.plan(recorder, lambda grad: recording.output(_unaliased(recorder, grad)))
+    owners = recorder.gradients.owners()
     recorder.graph.output(tuple(recording.outputs))
     used = [entry for entry in recorder.inputs if entry.node.users]
     for entry in recorder.inputs:
@@ -178,7 +179,11 @@ def _finish(recorder: Recorder, recording: Recording, returned: Any, watch: Modu
     codes = [str(e.source) for e in scalars] + recording.slots
     return Program(
         graph=fx.GraphModule(nn.Module(), recorder.graph),
-        state=[e.source for e in state if isinstance(e.source, torch.Tensor)],
+        state=[
+            GradientOf(owners[id(e.source)]) if id(e.source) in owners else e.source
+            for e in state
+            if isinstance(e.source, torch.Tensor)
+        ],
         leaves=[e.source for e in positions if isinstance(e.source, int)],
         scalars=compile_scalars(codes, groups),
         scalar_dtypes=[e.fake.dtype for e in scalars],
@@ -190,7 +195,6 @@ def _finish(recorder: Recorder, recording: Recording, returned: Any, watch: Modu
             if isinstance(e.source, CsxTensor) and isinstance(e.source, nn.Parameter)
         ],
         gradients=gradients,
-        kept_outputs=kept,
         handles=handles,
         effects=recording.effects,
         result=result,
