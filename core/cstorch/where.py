@@ -48,3 +48,10 @@ def user_line() -> str:
             return f"{frame.f_code.co_filename}:{frame.f_lineno}"
         frame = frame.f_back  # type: ignore[assignment]
     return "an unknown line"
+
+
+def is_ours(filename: str) -> bool:
+    """Whether a source file is part of cstorch or of its Lightning binding."""
+    binding = sys.modules.get("lightning_cerebras")
+    root = str(Path(str(binding.__file__)).parent) + os.sep if binding is not None else _OURS
+    return filename.startswith((_OURS, root))

@@ -48,6 +48,8 @@ class Observer:
     Attributes:
         notify: Called when the host reads a parameter's contents or computes with it; set by a running executor.
         flag_changes: How often `requires_grad` of any csx tensor has been set.
+        attribute_changes: How often a watched attribute of some module has been assigned.
+        watched: Names of the module attributes that programs depend on.
         host_changes: How often a csx tensor has been given other contents to hold (not: written to).
     """
 
@@ -55,6 +57,8 @@ class Observer:
         self.notify: Callable[[], None] | None = None
         self.flag_changes = 0
         self.host_changes = 0
+        self.attribute_changes = 0
+        self.watched: set[str] = set()
 
 
 observer = Observer()

@@ -1,11 +1,8 @@
-"""Follows the modules that a step calls: their mode is a guard, and tensors that they rebind are state.
-
-`self.running = 0.9 * self.running + x` gives an attribute a new tensor. In a replay the new value must be
-where the next step looks for it, so it is copied into the tensor that was there when the step began.
-"""
+"""Follows the modules that a step uses: mode and attributes read are guards, what the step assigns is noted."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,87 +10,174 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from cstorch.device import CsxTensor
-from cstorch.errors import StateError
-from cstorch.tracing.recorder import Recorder
+from cstorch.device.tensor import observer
+from cstorch.tracing import nest
+from cstorch.tracing.attribute_reads import INTERNAL, MISSING, AttributeReads, is_compared, look_up
+from cstorch.tracing.surroundings import Holder, Surroundings
+
+_LIBRARIES = ("torch", "lightning", "pytorch_lightning", "torchmetrics")
+
+
+@dataclass(frozen=True)
+class ModuleGuards:
+    """What a program expects of modules; asked again only when an attribute of some module was assigned.
+
+    Attributes:
+        modes: Modules with the training mode that they had.
+        read: Modules, names and values of attributes that the step reads.
+        carried: Modules, names and values of attributes that the step assigns, and that hold its state.
+    """
+
+    modes: list[tuple[nn.Module, bool]]
+    read: list[tuple[nn.Module, str, Any]]
+    carried: list[tuple[nn.Module, str, Any]]
+
+    def match(self) -> bool:
+        """Whether all is as expected; a tensor of the same shape in a place of state is taken over."""
+        return self.mismatch() is None
+
+    def mismatch(self) -> str | None:
+        """What is not as expected, in words."""
+        for module, training in self.modes:
+            if module.training is not training:
+                return f"{type(module).__name__} is now in {'eval' if training else 'training'} mode"
+        for module, name, value in self.read:
+            now = look_up(module, name)
+            if now is value or (is_compared(value) and type(now) is type(value) and now == value):
+                continue
+            was, is_now = (repr(v) if is_compared(v) else f"a {type(v).__name__}" for v in (value, now))
+            if was == is_now:
+                is_now = "another one"
+            return f"{type(module).__name__}.{name} was {was} and is {is_now} now"
+        for module, name, value in self.carried:
+            now = look_up(module, name)
+            if now is not value and not _take_over(value, now):
+                return f"{type(module).__name__}.{name}, which the step carries over, was given something else"
+            if now is not value:
+                _ModuleAttributes(module)[name] = value
+        return None
+
+
+def _take_over(place: Any, value: Any) -> bool:
+    """Copy `value` into the tensors of `place`, when it has their structure and shapes."""
+    places, values = nest.leaves(place), nest.leaves(value)
+    if type(place) is not type(value) and not isinstance(place, torch.Tensor):
+        return False
+    if len(places) != len(values):
+        return False
+    for old, new in zip(places, values, strict=True):
+        if isinstance(old, torch.Tensor):
+            if not isinstance(new, torch.Tensor) or new.shape != old.shape or new.dtype != old.dtype:
+                return False
+            if isinstance(new, CsxTensor) and new.is_handle:
+                return False
+        elif not is_compared(old) or old != new:
+            return False
+    with torch.no_grad():
+        for old, new in zip(places, values, strict=True):
+            if isinstance(old, torch.Tensor) and old is not new:
+                old.copy_(new)
+    return True
+
+
+class _ModuleAttributes:
+    """A module's buffers and attributes as a mapping."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+        kind = type(module)
+        above = {base.__module__.partition(".")[0] for base in kind.__mro__ if base not in (nn.Module, object)}
+        self.hides_private = bool(above & set(_LIBRARIES))
+        self.is_library = kind.__module__.partition(".")[0] in _LIBRARIES
+
+    def items(self) -> dict[str, Any]:
+        found = {name: v for name, v in self.module.__dict__.items() if name not in INTERNAL}
+        if self.hides_private:
+            found = {name: v for name, v in found.items() if name[0] != "_" or isinstance(v, torch.Tensor)}
+        return {**found, **self.module._buffers}
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        observer.watched.add(name)
+        observer.attribute_changes += 1
+        if name in self.module._buffers:
+            self.module._buffers[name] = value
+        else:
+            self.module.__dict__[name] = value
+
+    def __delitem__(self, name: str) -> None:
+        self.module.__dict__.pop(name, None)
+
+
+class _ModuleHolder(Holder):
+    thing: _ModuleAttributes
+
+    def items(self) -> dict[Any, Any]:
+        return self.thing.items()
 
 
 class ModuleWatch:
     """The modules that one trace meets.
 
     Args:
-        recorder: The trace.
         roots: Modules known beforehand, for example those that `cstorch.compile` was given.
     """
 
-    def __init__(self, recorder: Recorder, roots: list[nn.Module]) -> None:
-        self.recorder = recorder
-        self._seen: dict[int, tuple[nn.Module, bool, dict[str, Any]]] = {}
-        for root in roots:
-            for module in root.modules():
-                self._meet(module)
+    def __init__(self, roots: list[nn.Module]) -> None:
+        self._seen: dict[int, tuple[nn.Module, bool, Holder]] = {}
+        self._reads = AttributeReads(self.meet)
+        self.surroundings: Surroundings | None = None
+        self.carried: list[tuple[nn.Module, str, Any]] = []
+        self.absent: list[tuple[nn.Module, str, Any]] = []
+        self._roots = roots
+
+    def look_around(self, surroundings: Surroundings) -> None:
+        """Follow what is reachable from the modules too; called once, before the trace."""
+        self.surroundings = surroundings
+        for root in self._roots:
+            self.meet_all(root)
 
     def __enter__(self) -> ModuleWatch:
-        self._hook = register_module_forward_pre_hook(self._before_forward)
+        self._hook = register_module_forward_pre_hook(lambda module, args: self.meet(module))
+        self._reads.__enter__()
         return self
 
     def __exit__(self, *error: object) -> None:
+        self._reads.__exit__(*error)
         self._hook.remove()
 
-    def _before_forward(self, module: nn.Module, args: Any) -> None:
-        self._meet(module)
+    def meet_all(self, root: nn.Module) -> None:
+        """Note a module and those in it."""
+        for module in root.modules():
+            self.meet(module)
 
-    def _meet(self, module: nn.Module) -> None:
-        if id(module) not in self._seen:
-            self._seen[id(module)] = (module, module.training, _tensors(module))
+    def meet(self, module: nn.Module) -> None:
+        """Note a module as it is now."""
+        if id(module) in self._seen:
+            return
+        attributes = _ModuleAttributes(module)
+        holder = _ModuleHolder(type(module).__name__, attributes, ".{}", attributes.is_library)
+        self._seen[id(module)] = module, module.training, holder
+        if self.surroundings is not None and not attributes.is_library:
+            self.surroundings.visit_module(module, INTERNAL)
 
     @property
-    def modes(self) -> list[tuple[nn.Module, bool]]:
-        """Every module met, with whether it was in training mode."""
-        return [(module, training) for module, training, _ in self._seen.values()]
+    def holders(self) -> list[Holder]:
+        """The attributes of the modules met, as they were when met."""
+        return [holder for _, _, holder in self._seen.values()]
 
-    def write_back(self) -> None:
-        """Record the copies that carry rebound tensors into the tensors that were there before.
+    def guards(self) -> ModuleGuards:
+        """What later calls must find."""
+        modes = [(module, training) for module, training, _ in self._seen.values()]
+        observer.watched.add("training")
+        places = {(id(module), name) for module, name, _ in [*self.carried, *self.absent]}
+        read = [entry for entry in self._reads.guards() if (id(entry[0]), entry[1]) not in places]
+        observer.watched.update(name for _, name, _ in self.absent + self.carried)
+        return ModuleGuards(modes, read + self.absent, self.carried)
 
-        Raises:
-            StateError: an attribute was given a traced tensor where no tensor of that shape was before.
-        """
-        for module, _, before in self._seen.values():
-            for name, value in _tensors(module).items():
-                old = before.get(name)
-                if value is old or not (isinstance(value, CsxTensor) and value._recorder is self.recorder):
-                    continue
-                if not isinstance(old, torch.Tensor) or old.shape != value.shape or old.dtype != value.dtype:
-                    was = f"a tensor {tuple(old.shape)} {old.dtype}" if isinstance(old, torch.Tensor) else "no tensor"
-                    raise StateError(
-                        f"the step sets {type(module).__name__}.{name} to a traced tensor {tuple(value.shape)} "
-                        f"{value.dtype}, and before it held {was}. What one step leaves for the next must have "
-                        "a place of the same shape and dtype from the start: register it as a buffer, for "
-                        f"example self.register_buffer({name!r}, torch.zeros({tuple(value.shape)})), or use a "
-                        "local variable if no later step reads it."
-                    )
-                with torch.no_grad():
-                    old.copy_(value)
-                _set(module, name, old)
-
-    def restore(self) -> None:
-        """Put every attribute back: the trace failed."""
-        for module, _, before in self._seen.values():
-            for name, value in _tensors(module).items():
-                if value is not before.get(name):
-                    if name in before:
-                        _set(module, name, before[name])
-                    elif isinstance(value, CsxTensor) and value.is_handle:
-                        _set(module, name, None)
-
-
-def _tensors(module: nn.Module) -> dict[str, torch.Tensor]:
-    found = {name: value for name, value in module._buffers.items() if value is not None}
-    found.update((name, v) for name, v in module.__dict__.items() if isinstance(v, torch.Tensor))
-    return found
-
-
-def _set(module: nn.Module, name: str, value: torch.Tensor | None) -> None:
-    if name in module._buffers:
-        module._buffers[name] = value
-    else:
-        module.__dict__[name] = value
+    def carries(self, holder: Holder, name: str, before: Any, value: Any) -> None:
+        """The step leaves its state in an attribute: in `value`, which was there, or which is new."""
+        module = holder.thing.module
+        if value is before:
+            self.carried.append((module, name, value))
+        else:
+            self.absent.append((module, name, None if before is MISSING else before))

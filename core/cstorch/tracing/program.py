@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
-from torch import fx, nn
+from torch import fx
 
 from cstorch.device import CsxTensor, ValueCell
 from cstorch.tracing.gradients import GradientOf, GradientPlan, is_there
 from cstorch.tracing.guards import Guards
+from cstorch.tracing.modules import ModuleGuards
 from cstorch.tracing.scalars import Number
 
 
@@ -69,7 +70,7 @@ class Program:
         scalars: Numbers of a call -> values of the scalar inputs, followed by those of the scalar slots.
         scalar_dtypes: One for each scalar input.
         holds: Numbers of a call -> whether the recorded outcomes hold.
-        modes: Modules with the training mode that they had.
+        modules: What modules must be like.
         requires_grad: Parameters with the flag that they had.
         gradients: What happens to `.grad`.
         handles: Value cells of the outputs that the step returned, by output index.
@@ -85,7 +86,7 @@ class Program:
     scalars: Callable[[list[Number]], tuple[Number, ...]]
     scalar_dtypes: list[torch.dtype]
     holds: Guards
-    modes: list[tuple[nn.Module, bool]]
+    modules: ModuleGuards
     requires_grad: list[tuple[CsxTensor, bool]]
     gradients: GradientPlan
     handles: list[tuple[int, ValueCell]]
@@ -96,9 +97,6 @@ class Program:
 
     def matches(self, numbers: list[Number]) -> bool:
         """Whether the program is right for a call now."""
-        for module, training in self.modes:
-            if module.training is not training:
-                return False
         if self.gradients.guards:
             for tensor, there in self.gradients.guards:
                 if is_there(tensor) is not there:
@@ -111,9 +109,9 @@ class Program:
 
     def mismatch(self, numbers: list[Number]) -> str:
         """Why `matches` is false, in words."""
-        for module, training in self.modes:
-            if module.training is not training:
-                return f"{type(module).__name__} is now in {'eval' if training else 'training'} mode"
+        changed = self.modules.mismatch()
+        if changed is not None:
+            return changed
         for tensor, flag in self.requires_grad:
             if tensor.requires_grad is not flag:
                 return f"a parameter of shape {tuple(tensor.shape)} has requires_grad={not flag} now"

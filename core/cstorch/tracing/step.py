@@ -45,7 +45,7 @@ class BoundProgram:
         self._hosts_seen = -1
         self._buffers = [torch.zeros((), dtype=dtype) for dtype in program.scalar_dtypes]
         self._views = [buffer.numpy() for buffer in self._buffers]
-        self._flags_seen = -1
+        self._flags_seen = self._attributes_seen = -1
         self._fed: tuple[Number, ...] | None = None
         self._slots: tuple[Number, ...] = ()
         self._gradients = GradientKeeper(program.gradients)
@@ -56,6 +56,10 @@ class BoundProgram:
             if not self.program.flags_match():
                 return False
             self._flags_seen = observer.flag_changes
+        if self._attributes_seen != observer.attribute_changes:
+            if not self.program.modules.match():
+                return False
+            self._attributes_seen = observer.attribute_changes
         return self.program.matches(numbers)
 
     def inputs(self, leaves: list[torch.Tensor], numbers: list[Number]) -> list[Any]:

@@ -24,6 +24,7 @@ from cstorch.tracing.modules import ModuleWatch
 from cstorch.tracing.optimizers import OptimizerSteps, optimizers_of
 from cstorch.tracing.param_groups import LayoutGuards
 from cstorch.tracing.program import Effect, Output, Program, ScalarSlot
+from cstorch.tracing.rebinding import Rebinding, look_around
 from cstorch.tracing.recorder import Input, Recorder
 from cstorch.tracing.scalars import HostScalar, Number, compile_scalars, symbolic_math
 
@@ -93,7 +94,7 @@ def trace(
     recorder = Recorder([t.detach().contiguous() for t in leaves], numbers)
     recording = Recording(recorder)
     stepper = OptimizerSteps(recorder)
-    watch = ModuleWatch(recorder, roots)
+    watch = ModuleWatch(roots)
     counters = {"leaf": 0, "number": 0}
 
     def inside(leaf: Any) -> Any:
@@ -110,9 +111,11 @@ def trace(
         return leaf
 
     before = _generator_states()
+    rebinding: Rebinding | None = None
     context.recording = recording
     try:
         args, kwargs = nest.map_leaves(inside, args), nest.map_leaves(inside, kwargs)
+        rebinding = look_around(recorder, watch, step, nest.leaves((args, kwargs)))
         with contextlib.ExitStack() as stack:
             if torch.is_inference_mode_enabled():
                 stack.enter_context(torch.inference_mode(False))
@@ -129,10 +132,11 @@ def trace(
             stack.enter_context(recorder)
             stack.enter_context(StepFunctions(recorder.scalar_input, recorder.gradients))
             returned = step(*args, **kwargs)
-            watch.write_back()
+            rebinding.settle(recording, name)
             program = _finish(recorder, recording, returned, watch, name)
     except BaseException:
-        watch.restore()
+        if rebinding is not None:
+            rebinding.restore()
         raise
     finally:
         recorder.gradients.restore()
@@ -175,6 +179,8 @@ def _finish(recorder: Recorder, recording: Recording, returned: Any, watch: Modu
     scalars = [e for e in used if isinstance(e.source, str)]
     _order(recorder.graph, [*state, *positions, *scalars])
     _refuse_aliases(state)
+    if watch.surroundings is not None:
+        watch.surroundings.guards(recorder.scalars)
     groups = recorder.scalars.groups
     codes = [str(e.source) for e in scalars] + recording.slots
     return Program(
@@ -188,7 +194,7 @@ def _finish(recorder: Recorder, recording: Recording, returned: Any, watch: Modu
         scalars=compile_scalars(codes, groups),
         scalar_dtypes=[e.fake.dtype for e in scalars],
         holds=Guards(recorder.scalars),
-        modes=watch.modes,
+        modules=watch.guards(),
         requires_grad=[
             (e.source, e.source.requires_grad)
             for e in state
