@@ -7,6 +7,7 @@ which torch would read, become tensor arithmetic; `torch.tensor` of traced value
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -29,6 +30,8 @@ _TAKES_SCALAR_TENSORS = frozenset(
         "__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__mod__", "__floordiv__", "lerp", "lerp_",
     }
 )  # fmt: skip
+
+_BOUNDS = frozenset({"clamp", "clamp_", "clip", "maximum", "minimum"})
 
 _SCALED_TERM: dict[str, Callable[..., torch.Tensor]] = {
     "add": lambda a: a,
@@ -72,21 +75,19 @@ class StepFunctions(TorchFunctionMode):
         for key in ("alpha", "value"):
             if key in kwargs and _is_scalar_tensor(kwargs[key]) and name.rstrip("_") in _SCALED_TERM:
                 return self._scaled(name, key, args, kwargs)
+        if name == "full_like" and isinstance(args[1] if len(args) > 1 else None, (HostScalar, CsxTensor)):
+            made = torch.empty_like(args[0], **kwargs)
+            return made.fill_(self.as_tensor(args[1]) if isinstance(args[1], HostScalar) else args[1])
         if not _has_scalar(args) and not _has_scalar(kwargs.values()):
             return func(*args, **kwargs)
-        if name == "full_like" and isinstance(args[1] if len(args) > 1 else None, HostScalar):
-            made = torch.empty_like(args[0], **kwargs)
-            return made.fill_(self.as_tensor(args[1]))
         takes = name in _TAKES_SCALAR_TENSORS and any(isinstance(a, CsxTensor) for a in args)
         if name in ("lerp", "lerp_") and takes:
             weight = self.as_tensor(args[2]).to(args[0].dtype)
             return func(args[0], args[1], weight)
-        convert = self._beside(args) if takes else _number
+        tensors = [a for a in (*args, *kwargs.values()) if isinstance(a, torch.Tensor)]
+        beside = lambda scalar: scalar._scope.tensor_beside(scalar, tensors, bound=name in _BOUNDS)  # noqa: E731
+        convert = beside if takes else _number
         return func(*[_convert(a, convert) for a in args], **{k: _convert(v, convert) for k, v in kwargs.items()})
-
-    def _beside(self, args: tuple[Any, ...]) -> Callable[[HostScalar], torch.Tensor]:
-        tensor = max((a for a in args if isinstance(a, torch.Tensor)), key=torch.Tensor.dim)
-        return lambda scalar: scalar._scope.tensor_beside(tensor, scalar)
 
     def _scaled(self, name: str, key: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """`base.addcmul_(a, b, value=v)` and its kin, with `v` a tensor, in plain tensor arithmetic."""
@@ -95,10 +96,14 @@ class StepFunctions(TorchFunctionMode):
         if isinstance(scale, HostScalar):
             scale = self.as_tensor(scale)
         base, *rest = args
-        term = _SCALED_TERM[name.rstrip("_")](*rest) * scale
-        if isinstance(base, torch.Tensor) and base.dtype.is_floating_point:
-            term = term.to(base.dtype)
-        return getattr(base, "add_" if name.endswith("_") else "add")(term, **kwargs)
+        dtype = functools.reduce(torch.promote_types, (t.dtype for t in (base, *rest) if isinstance(t, torch.Tensor)))
+        wide = torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype  # as the kernels reckon
+        parts = [t.to(wide) if isinstance(t, torch.Tensor) else t for t in rest]
+        term = (_SCALED_TERM[name.rstrip("_")](*parts) * scale).to(wide)
+        if wide is dtype:
+            return getattr(base, "add_" if name.endswith("_") else "add")(term, **kwargs)
+        made = base.to(wide) + term
+        return base.copy_(made) if name.endswith("_") else made.to(dtype)
 
     def _tensor(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         data = args[0] if args else kwargs["data"]

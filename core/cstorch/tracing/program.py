@@ -13,6 +13,7 @@ from cstorch.device import CsxTensor, ValueCell
 from cstorch.tracing.gradients import GradientOf, GradientPlan, is_there
 from cstorch.tracing.guards import Guards
 from cstorch.tracing.modules import ModuleGuards
+from cstorch.tracing.optimizer_binding import OptimizerBinding
 from cstorch.tracing.scalars import Number
 
 
@@ -69,7 +70,9 @@ class Program:
         leaves: Positions of the step's tensor arguments that it reads.
         scalars: Numbers of a call -> values of the scalar inputs, followed by those of the scalar slots.
         scalar_dtypes: One for each scalar input.
+        first_scalars: Their values in the first run, whose work on the host was done while tracing.
         holds: Numbers of a call -> whether the recorded outcomes hold.
+        optimizers: Optimizers that the step uses.
         modules: What modules must be like.
         requires_grad: Parameters with the flag that they had.
         gradients: What happens to `.grad`.
@@ -85,7 +88,9 @@ class Program:
     leaves: list[int]
     scalars: Callable[[list[Number]], tuple[Number, ...]]
     scalar_dtypes: list[torch.dtype]
+    first_scalars: tuple[Number, ...]
     holds: Guards
+    optimizers: list[OptimizerBinding]
     modules: ModuleGuards
     requires_grad: list[tuple[CsxTensor, bool]]
     gradients: GradientPlan
@@ -101,7 +106,15 @@ class Program:
             for tensor, there in self.gradients.guards:
                 if is_there(tensor) is not there:
                     return False
+        for optimizer in self.optimizers:
+            if not optimizer.holds():
+                return False
         return self.holds(numbers)
+
+    @property
+    def is_first_step(self) -> bool:
+        """Whether it makes state that later programs start from."""
+        return any(optimizer.births for optimizer in self.optimizers)
 
     def flags_match(self) -> bool:
         """Whether `requires_grad` of every parameter is what it was; asked again when any flag was set since."""
@@ -115,4 +128,10 @@ class Program:
         for tensor, flag in self.requires_grad:
             if tensor.requires_grad is not flag:
                 return f"a parameter of shape {tuple(tensor.shape)} has requires_grad={not flag} now"
-        return self.gradients.mismatch() or self.holds.failed(numbers) or "nothing has changed"
+        gradients = self.gradients.mismatch()
+        if gradients:
+            return gradients
+        for optimizer in self.optimizers:
+            if not optimizer.holds():
+                return optimizer.mismatch()
+        return self.holds.failed(numbers) or "nothing has changed"

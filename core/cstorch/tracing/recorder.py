@@ -140,15 +140,19 @@ class Recorder(TorchDispatchMode):
             self._keep.append(tensor)
         return known
 
+    def follows(self, tensor: Any) -> bool:
+        """Whether operations on `tensor` are recorded: it is on csx, or a host tensor that the step changes."""
+        return isinstance(tensor, CsxTensor) or id(tensor) in self._handles
+
     def scalar_input(self, scalar: HostScalar) -> CsxTensor:
         """A 0-d tensor, float64 or int64, that is fed the value of `scalar` at each run."""
         known = self._scalar_handles.get(scalar._code)
         if known is None:
-            dtype = torch.float64
-            if isinstance(scalar._hint, int):  # SGD(lr=1) may become 0.5: an int64 input would cut it off
-                dtype = torch.int64
+            dtype = self.scalars.dtype_of(scalar)
+            if dtype is torch.int64:  # 2 ** n may become 0.5: an int64 input would cut it off
                 self.scalars.guard(f"isinstance({scalar._code}, int)", True)
             contents = torch.tensor(scalar._hint, dtype=dtype)
+            self.scalars.hints[scalar._code] = scalar._hint
             known = CsxTensor(contents)
             self._enter(known, scalar._code, contents)
             known._host = None
@@ -186,6 +190,12 @@ class Recorder(TorchDispatchMode):
 
     def record(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Append a node for `func` and return what stands for its results."""
+        if kwargs.get("layout") not in (None, torch.strided):
+            raise TraceError(
+                f"{func} at {user_line()} makes a sparse tensor ({kwargs['layout']}), whose size in memory depends on "
+                "values, so it cannot be part of a program that is compiled once. Use dense tensors: "
+                "nn.Embedding(..., sparse=False), and Adam instead of SparseAdam."
+            )
         plain_args, plain_kwargs = args, kwargs
         for t in mutated_arguments(func, args, kwargs):
             if isinstance(t, torch.Tensor):

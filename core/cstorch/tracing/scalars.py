@@ -3,13 +3,14 @@
 A HostScalar looks like the number it stands for. Arithmetic on it builds an expression; a comparison or a
 truth test records its outcome as a guard of the program; where it meets a tensor it becomes a float64 or int64
 input, evaluated on the host before each run. Where Python insists on a plain number (an index, `range`, a format)
-its value itself becomes a guard. The expressions are Python source over `groups` (the param_groups of the
-optimizers that the step uses) and `args` (the numbers the step was called with).
+its value itself becomes a guard. The expressions are Python source over `args` (the numbers the step was called
+with) and the variables of the host code, which read param_groups and the like.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import numbers
 import operator
@@ -18,6 +19,8 @@ from typing import Any
 
 import torch
 
+from cstorch.tracing.host_code import HostCode, literal
+
 Number = int | float
 
 
@@ -25,12 +28,13 @@ class ScalarScope:
     """The host scalars, guards and scalar inputs of one trace."""
 
     def __init__(self) -> None:
-        self.groups: list[dict[str, Any]] = []
         self.args: list[Number] = []
-        self.objects: list[Any] = []
+        self.host = HostCode()
         self.guards: dict[str, Any] = {}
         self.words: dict[str, str] = {}  # what to say when a guard fails
+        self.hints: dict[str, Number] = {}
         self.as_tensor: Callable[[HostScalar], torch.Tensor] | None = None
+        self.in_optimizer = False
 
     def guard(self, code: str, outcome: Any, words: str | None = None) -> Any:
         """Record that this program holds for `code` evaluating to `outcome` only; `words` say what else it would be."""
@@ -41,40 +45,42 @@ class ScalarScope:
 
     def object(self, value: Any) -> str:
         """The code that stands for `value` itself in guards."""
-        for index, known in enumerate(self.objects):
-            if known is value:
-                return f"objects[{index}]"
-        self.objects.append(value)
-        return f"objects[{len(self.objects) - 1}]"
+        return self.host.name(value)
 
-    def tensor_beside(self, tensor: torch.Tensor, scalar: HostScalar) -> torch.Tensor:
-        """`scalar` as a tensor that, like a Python number, does not decide the dtype of what it meets."""
+    def tensor_beside(self, scalar: HostScalar, tensors: list[torch.Tensor], bound: bool = False) -> torch.Tensor:
+        """`scalar` as a tensor that, like a Python number, does not decide the dtype of the tensors that it meets.
+
+        A tensor without dimensions gives way only to tensors with some. In an optimizer's step those without are
+        step counters and the like, which eager code reads as Python floats: there double precision is right,
+        except for a `bound`, which bounds a tensor.
+        """
         assert self.as_tensor is not None
         made = self.as_tensor(scalar)
-        if tensor.dim() or torch.compiler.is_compiling():  # optimizers: eager computes their factors in float64
+        kind = _kind_of(made.dtype)
+        if any(t.dim() > 0 and _kind_of(t.dtype) >= kind for t in tensors) or (self.in_optimizer and not bound):
             return made
-        return made.to(torch.result_type(tensor, scalar._hint))
+        dtype = functools.reduce(torch.promote_types, (t.dtype for t in tensors))
+        if _kind_of(dtype) < kind:
+            dtype = torch.get_default_dtype() if kind == 2 else torch.int64
+        return made.to(dtype)
+
+    def dtype_of(self, scalar: HostScalar) -> torch.dtype:
+        """The dtype that feeds `scalar`: int64 for an int of the call, float64 for what may become a float."""
+        is_int = isinstance(scalar._hint, int) and not self.host.variables(scalar._code)
+        return torch.int64 if is_int else torch.float64
 
     def argument(self, position: int) -> Any:
         """The number at `position` of the numbers that the step was called with."""
         return make_scalar(self, f"args[{position}]", self.args[position])
 
-    def group_entries(self, group: dict[str, Any]) -> dict[str, Any]:
-        """Host scalars for the numbers of a param_group, by key; tuples of numbers become tuples."""
-        index = next((i for i, known in enumerate(self.groups) if known is group), len(self.groups))
-        if index == len(self.groups):
-            self.groups.append(group)
-        entries: dict[str, Any] = {}
-        for key, value in group.items():
-            code = f"groups[{index}][{key!r}]"
-            if _is_number(value):
-                entries[key] = make_scalar(self, code, value)
-            elif isinstance(value, tuple) and value and all(map(_is_number, value)):
-                entries[key] = tuple(make_scalar(self, f"{code}[{i}]", v) for i, v in enumerate(value))
-        return entries
+
+def _kind_of(dtype: torch.dtype) -> int:
+    """Where `dtype` stands when tensors of several dtypes meet: bool, int, float, complex."""
+    return 3 if dtype.is_complex else 2 if dtype.is_floating_point else int(dtype != torch.bool)
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
+    """Whether `value` is an int or a float, and no bool."""
     return type(value) in (int, float)
 
 
@@ -82,9 +88,7 @@ def code_of(value: Any) -> str:
     """The expression for a host scalar or a plain number."""
     if isinstance(value, HostScalar):
         return value._code
-    if isinstance(value, float) and not math.isfinite(value):
-        return f"float({str(value)!r})"
-    return repr(value)
+    return literal(value)
 
 
 def _hint(value: Any) -> Any:
@@ -213,9 +217,9 @@ def make_scalar(scope: ScalarScope, code: str, hint: Number) -> Any:
 
 
 def plain_number(value: Any) -> Any:
-    """`value` with host scalars, also in a tuple, as the numbers that they are now; records no guard."""
-    if isinstance(value, tuple):
-        return tuple(map(plain_number, value))
+    """`value` with host scalars, also in a tuple or list, as the numbers that they are now; records no guard."""
+    if type(value) in (tuple, list) and any(isinstance(part, HostScalar) for part in value):
+        return type(value)(map(plain_number, value))
     return value._hint if isinstance(value, HostScalar) else value
 
 
@@ -230,8 +234,8 @@ def _combine(symbol: str, apply: Callable[[Any, Any], Any], left: Any, right: An
     scope = left._scope if isinstance(left, HostScalar) else right._scope
     if isinstance(left, torch.Tensor) or isinstance(right, torch.Tensor):
         if isinstance(left, HostScalar):
-            return apply(scope.tensor_beside(right, left), right)
-        return apply(left, scope.tensor_beside(left, right))
+            return apply(scope.tensor_beside(left, [right]), right)
+        return apply(left, scope.tensor_beside(right, [left]))
     left, right = _plain_operand(left), _plain_operand(right)
     if not (isinstance(left, (int, float)) and isinstance(right, (int, float))):
         if not (isinstance(left, numbers.Number) and isinstance(right, numbers.Number)):
@@ -241,7 +245,7 @@ def _combine(symbol: str, apply: Callable[[Any, Any], Any], left: Any, right: An
     code = f"({code_of(left)} {symbol} {code_of(right)})"
     if type(outcome) is bool:
         return scope.guard(code, outcome)
-    if not _is_number(outcome):  # a negative number to a fractional power
+    if not is_number(outcome):  # a negative number to a fractional power
         return scope.guard(code, outcome)
     return make_scalar(scope, code, outcome)
 
@@ -349,12 +353,3 @@ def symbolic_math() -> Iterator[None]:
     finally:
         for name, original in originals.items():
             setattr(math, name, original)
-
-
-def compile_scalars(codes: list[str], groups: list[dict[str, Any]]) -> Callable[[list[Number]], tuple[Number, ...]]:
-    """One function from the numbers of a call to the values of all `codes`."""
-    body = "".join(f"{code}, " for code in codes)
-    made: Callable[[list[Number]], tuple[Number, ...]] = eval(
-        f"lambda args: ({body})", {"groups": groups, "math": math}
-    )
-    return made

@@ -46,6 +46,8 @@ class BoundProgram:
         self._buffers = [torch.zeros((), dtype=dtype) for dtype in program.scalar_dtypes]
         self._views = [buffer.numpy() for buffer in self._buffers]
         self._flags_seen = self._attributes_seen = -1
+        self._makes_state = program.is_first_step
+        self._first: tuple[Number, ...] | None = program.first_scalars
         self._fed: tuple[Number, ...] | None = None
         self._slots: tuple[Number, ...] = ()
         self._gradients = GradientKeeper(program.gradients)
@@ -73,7 +75,10 @@ class BoundProgram:
             if type(leaf) is not torch.Tensor:
                 leaf = _with_contents(leaf)
             inputs.append(leaf if leaf.is_contiguous() else leaf.contiguous())
-        values = program.scalars(numbers)
+        if self._first is None:
+            values = program.scalars(numbers)
+        else:
+            values, self._first = self._first, None
         if values != self._fed:
             for view, value in zip(self._views, values, strict=False):
                 view[...] = value
@@ -105,6 +110,9 @@ class BoundProgram:
         for index, cell in program.handles:
             cell.value = outputs[index]
         self._gradients.leave(outputs)
+        if self._makes_state:
+            for optimizer in program.optimizers:
+                optimizer.install(lambda leaf: self._fill(leaf, outputs))
         if program.effects:
             self._act(outputs)
         if program.dynamic_result:
@@ -182,13 +190,21 @@ class TracedStep:
         bound = self._latest
         if bound is None or parts != self._latest_key or not bound.matches(numbers):
             key = tuple(parts)
-            for bound in self._programs.get(key, ()):
-                if bound.matches(numbers):
-                    break
-            else:
-                bound = self._make(backend, key, args, kwargs, leaves, numbers)
+            bound = self._find(key, numbers) or self._make(backend, key, args, kwargs, leaves, numbers)
             self._latest, self._latest_key = bound, parts
         return bound.run(leaves, numbers)
+
+    def _find(self, key: Any, numbers: list[Number]) -> BoundProgram | None:
+        known = self._programs.get(key, ())
+        for bound in known:
+            if bound.matches(numbers):
+                return bound
+        for bound in known:
+            for optimizer in bound.program.optimizers:
+                optimizer.adopt()
+            if bound.program.optimizers and bound.matches(numbers):
+                return bound
+        return None
 
     def _make(
         self,
@@ -226,7 +242,8 @@ class TracedStep:
                 "pass it as a 0-d tensor."
             )
         message = f"the step {self.__name__!r} is traced again, as program {self._count + 1}: {why}."
-        if self._count == 1:
+        expected = any(program.is_first_step for program in self.programs)
+        if self._count == 1 and not expected:
             advice = "Batches of one shape, for example with DataLoader(..., drop_last=True), avoid it."
             shape = "a tensor of shape" in why
             warnings.warn(

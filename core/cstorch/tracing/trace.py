@@ -6,12 +6,11 @@ import contextlib
 import random
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import fx, nn
-from torch.optim import lr_scheduler
 
 from cstorch.device import CsxTensor, ValueCell
 from cstorch.errors import TraceError
@@ -20,13 +19,14 @@ from cstorch.tracing.context import context
 from cstorch.tracing.functions import StepFunctions
 from cstorch.tracing.gradients import GradientOf
 from cstorch.tracing.guards import Guards
+from cstorch.tracing.host_code import HostCode
 from cstorch.tracing.modules import ModuleWatch
-from cstorch.tracing.optimizers import OptimizerSteps, optimizers_of
-from cstorch.tracing.param_groups import LayoutGuards
+from cstorch.tracing.optimizers import OptimizerSteps
 from cstorch.tracing.program import Effect, Output, Program, ScalarSlot
 from cstorch.tracing.rebinding import Rebinding, look_around
 from cstorch.tracing.recorder import Input, Recorder
-from cstorch.tracing.scalars import HostScalar, Number, compile_scalars, symbolic_math
+from cstorch.tracing.scalars import HostScalar, Number, symbolic_math
+from cstorch.tracing.schedulers import scheduler_steps
 
 aten = torch.ops.aten
 
@@ -50,6 +50,7 @@ class Recording:
         """What stands in recorded arguments for a leaf that differs from step to step."""
         if isinstance(leaf, HostScalar):
             self.slots.append(leaf._code)
+            self.recorder.scalars.hints[leaf._code] = leaf._hint
             return ScalarSlot(len(self.slots) - 1)
         if isinstance(leaf, torch.Tensor) and (isinstance(leaf, CsxTensor) or id(leaf) in self.recorder._handles):
             with torch.no_grad():
@@ -120,11 +121,9 @@ def trace(
             if torch.is_inference_mode_enabled():
                 stack.enter_context(torch.inference_mode(False))
                 stack.enter_context(torch.no_grad())
-            stack.enter_context(LayoutGuards(recorder.scalars))
             stack.enter_context(stepper)
-            stepper.expose(optimizers_of(step, nest.leaves((args, kwargs))))
             stack.enter_context(watch)
-            stack.enter_context(_schedulers(recording))
+            stack.enter_context(scheduler_steps(stepper.tables, recording))
             stack.enter_context(recorder.gradients.watching())
             stack.enter_context(symbolic_math())
             # The engine sizes its device queues at the process's first backward: stay in this thread.
@@ -132,8 +131,9 @@ def trace(
             stack.enter_context(recorder)
             stack.enter_context(StepFunctions(recorder.scalar_input, recorder.gradients))
             returned = step(*args, **kwargs)
+            stepper.tables.conceal(by_user=True)
             rebinding.settle(recording, name)
-            program = _finish(recorder, recording, returned, watch, name)
+            program = _finish(recorder, recording, returned, watch, stepper, name)
     except BaseException:
         if rebinding is not None:
             rebinding.restore()
@@ -149,7 +149,9 @@ def trace(
     return program
 
 
-def _finish(recorder: Recorder, recording: Recording, returned: Any, watch: ModuleWatch, name: str) -> Program:
+def _finish(
+    recorder: Recorder, recording: Recording, returned: Any, watch: ModuleWatch, stepper: OptimizerSteps, name: str
+) -> Program:
     handles: list[tuple[int, ValueCell]] = []
     dynamic = False
 
@@ -169,6 +171,7 @@ def _finish(recorder: Recorder, recording: Recording, returned: Any, watch: Modu
     result = nest.map_leaves(outside, returned)
     gradients = recorder.gradients.plan(recorder, lambda grad: recording.output(_unaliased(recorder, grad)))
     owners = recorder.gradients.owners()
+    optimizers = stepper.bindings(recording.stand_in)
     recorder.graph.output(tuple(recording.outputs))
     used = [entry for entry in recorder.inputs if entry.node.users]
     for entry in recorder.inputs:
@@ -181,8 +184,9 @@ def _finish(recorder: Recorder, recording: Recording, returned: Any, watch: Modu
     _refuse_aliases(state)
     if watch.surroundings is not None:
         watch.surroundings.guards(recorder.scalars)
-    groups = recorder.scalars.groups
+    scope = recorder.scalars
     codes = [str(e.source) for e in scalars] + recording.slots
+    stepper.tables.check([*codes, *scope.guards])
     return Program(
         graph=fx.GraphModule(nn.Module(), recorder.graph),
         state=[
@@ -191,10 +195,12 @@ def _finish(recorder: Recorder, recording: Recording, returned: Any, watch: Modu
             if isinstance(e.source, torch.Tensor)
         ],
         leaves=[e.source for e in positions if isinstance(e.source, int)],
-        scalars=compile_scalars(codes, groups),
+        scalars=scope.host.compile_values(codes, scope.guards, _refuse_late_guard(scope.host)),
+        first_scalars=tuple(scope.hints[code] for code in codes),
         scalar_dtypes=[e.fake.dtype for e in scalars],
-        holds=Guards(recorder.scalars),
+        holds=Guards(scope),
         modules=watch.guards(),
+        optimizers=optimizers,
         requires_grad=[
             (e.source, e.source.requires_grad)
             for e in state
@@ -207,6 +213,18 @@ def _finish(recorder: Recorder, recording: Recording, returned: Any, watch: Modu
         dynamic_result=dynamic,
         name=name,
     )
+
+
+def _refuse_late_guard(host: HostCode) -> Callable[[str], None]:
+    def refuse(code: str) -> None:
+        raise TraceError(
+            f"{host.describe(code)} has changed, after something that the same step does on the host, such as "
+            "scheduler.step() or an optimizer's own counting. The step uses this number in Python (a comparison, a "
+            "conversion, a text), so it would need another program, too late to choose one. Use the number first, "
+            "or move scheduler.step() out of the step."
+        )
+
+    return refuse
 
 
 def _unaliased(recorder: Recorder, tensor: CsxTensor) -> CsxTensor:
@@ -242,41 +260,6 @@ def _refuse_aliases(state: list[Input]) -> None:
                 "the step changes one of them: views made before the step cannot follow in a program. Make "
                 "the view inside the step, from the tensor that is changed."
             )
-
-
-@contextlib.contextmanager
-def _schedulers(recording: Recording) -> Iterator[None]:
-    """`scheduler.step()` inside the step is host work: recorded, and done after each run."""
-    classes: list[type] = []
-    pending: list[type] = [lr_scheduler.LRScheduler]
-    while pending:
-        cls = pending.pop()
-        pending.extend(cls.__subclasses__())
-        if "step" in cls.__dict__:
-            classes.append(cls)
-
-    originals = [(cls, cls.__dict__["step"]) for cls in classes]
-    for cls, original in originals:
-        replacement = _SchedulerStep(original, recording)
-        setattr(cls, "step", replacement)  # noqa: B010
-    try:
-        yield
-    finally:
-        for cls, original in originals:
-            setattr(cls, "step", original)  # noqa: B010
-
-
-class _SchedulerStep:
-    """Stands for a scheduler's `step` while a step is traced."""
-
-    def __init__(self, original: Callable[..., Any], recording: Recording) -> None:
-        self.original, self.recording = original, recording
-
-    def __get__(self, scheduler: Any, owner: Any = None) -> Callable[..., None]:
-        def step(*args: Any, **kwargs: Any) -> None:
-            self.recording.add_effect("host", self.original, (scheduler, *args), kwargs)
-
-        return step
 
 
 def _generator_states() -> dict[str, Any]:

@@ -1,0 +1,134 @@
+"""The host's part of a step as a straight line of Python: numbers read, schedulers stepped, counters written.
+
+Whatever of a step depends on no tensor is gathered here in the order of the step, and done on the host before the
+program runs: `lr = group["lr"]`, then perhaps `scheduler.step()`, then `lr` read again. The lines become one function.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+_VARIABLE = re.compile(r"\bhost\d+\b")
+
+
+@dataclass(frozen=True)
+class _Line:
+    """A line of the host's code; `variable` is what it reads into, or None where it acts."""
+
+    variable: str | None
+    source: str
+
+
+def literal(value: Any) -> str:
+    """Python source of a plain value."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"float({str(value)!r})"
+    return repr(value)
+
+
+def test(code: str, outcome: Any) -> str:
+    """Python source of whether `code` evaluates to `outcome`."""
+    if outcome is True:
+        return code
+    if outcome is False:
+        return f"not {code}"
+    if outcome is None:
+        return f"{code} is None"
+    return f"{code} != {code}" if outcome != outcome else f"{code} == {literal(outcome)}"
+
+
+class HostCode:
+    """The lines of one trace while they gather.
+
+    Attributes:
+        objects: What the names in the lines stand for.
+    """
+
+    def __init__(self) -> None:
+        self.objects: dict[str, Any] = {}
+        self._labels: dict[str, str] = {}
+        self._names: dict[int, str] = {}
+        self._early: list[_Line] = []
+        self._lines: list[_Line] = []
+        self._acts: Counter[str] = Counter()
+        self._read: dict[tuple[int, str], str] = {}
+
+    def name(self, value: Any, label: str = "") -> str:
+        """The name that stands for `value` in the lines; `label` says in messages what it is."""
+        name = self._names.get(id(value))
+        if name is None:
+            name = self._names[id(value)] = f"object{len(self.objects)}"
+            self.objects[name] = value
+            self._labels[name] = label
+        return name
+
+    def read(self, name: str, source: str) -> str:
+        """A variable with what `source`, which reads the object `name`, evaluates to at this point of the step."""
+        place = (self._acts[name], source)
+        if place not in self._read:
+            self._read[place] = f"host{len(self._read)}"
+            (self._lines if place[0] else self._early).append(_Line(self._read[place], source))
+        return self._read[place]
+
+    def act(self, source: str, changes: Iterable[str] = ()) -> None:
+        """Run `source` at this point of the step; reads of the objects of the names `changes` are then made anew."""
+        self._lines.append(_Line(None, source))
+        self._acts.update(changes)
+
+    def variables(self, code: str) -> list[str]:
+        """The variables that `code` uses."""
+        return _VARIABLE.findall(code)
+
+    def describe(self, code: str) -> str:
+        """`code` in the words of the user's program."""
+        sources = {line.variable: line.source for line in [*self._early, *self._lines]}
+        code = _VARIABLE.sub(lambda m: sources[m.group()], code)
+        return re.sub(r"\bobject\d+\b", lambda m: self._labels[m.group()] or m.group(), code)
+
+    def _function(self, lines: list[_Line], codes: list[str], tests: list[str], result: str) -> Any:
+        """A function of `args` that does `lines`, without reads that nothing uses, then `tests`."""
+        used = [*codes, *tests, *(line.source for line in lines if line.variable is None)]
+        wanted = {variable for code in used for variable in self.variables(code)}
+        body = [
+            line.source if line.variable is None else f"{line.variable} = {line.source}"
+            for line in lines
+            if line.variable is None or line.variable in wanted
+        ]
+        source = "".join(f"    {line}\n" for line in [*body, *tests, f"return {result}"])
+        scope = {"math": math, **self.objects}
+        exec(f"def function(args):\n{source}", scope)
+        return scope["function"]
+
+    def compile_values(self, codes: list[str], guards: dict[str, Any], refuse: Callable[[str], None]) -> Any:
+        """One function from the numbers of a call to the values of all `codes`, doing the lines in their order.
+
+        Args:
+            codes: Expressions.
+            guards: Expressions with the outcomes that they must have.
+            refuse: Called with a guard that can be tried only after something was done, and does not hold.
+        """
+        name = self.name(refuse)
+        late = [f"({test(code, outcome)}) or {name}({code!r})" for code, outcome in self._split(guards)[1].items()]
+        return self._function([*self._early, *self._lines], codes, late, f"({''.join(f'{code}, ' for code in codes)})")
+
+    def compile_guards(self, guards: dict[str, Any]) -> Any:
+        """One function from the numbers of a call to the first guard that does not hold, or None.
+
+        Of guards only that can be tried before anything is done.
+        """
+        tests = [f"if not ({test(code, out)}): return {code!r}" for code, out in self._split(guards)[0].items()]
+        return self._function(self._early, [], tests, "None")
+
+    def evaluate(self, code: str, numbers: list[Any]) -> Any:
+        """What `code` is for a call with `numbers` before anything is done."""
+        return self._function(self._early, [code], [], code)(numbers)
+
+    def _split(self, guards: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        known = {line.variable for line in self._early}
+        early = {code: out for code, out in guards.items() if known.issuperset(self.variables(code))}
+        return early, {code: out for code, out in guards.items() if code not in early}

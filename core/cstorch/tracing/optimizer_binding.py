@@ -1,0 +1,135 @@
+"""Holds a program to the optimizers that it was traced with: their param_groups and their state.
+
+A program works on the very tensors that were an optimizer's state when it was traced. `load_state_dict` gives the
+optimizer others; their contents are taken over into the program's. State that the first step creates is installed
+after that step has run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from operator import getitem, is_
+from typing import Any
+
+import torch
+
+from cstorch.device import CsxTensor
+
+
+@dataclass(frozen=True)
+class Birth:
+    """A state entry that the program creates; `value` is an Output, a ScalarSlot or a value of the host."""
+
+    parameter: torch.Tensor
+    key: str
+    value: Any
+
+
+class OptimizerBinding:
+    """One optimizer of one program.
+
+    Args:
+        optimizer: The optimizer, as it is before the program runs.
+        births: What the program adds to its state.
+        steps: Whether the program uses the optimizer's state, rather than its param_groups alone.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer, births: list[Birth], steps: bool) -> None:
+        self.optimizer = optimizer
+        self.births = births
+        self._state: dict[Any, dict[str, Any]] = optimizer.state if steps else {}
+        self._steps, self._group_list = steps, optimizer.param_groups
+        self._groups = list(optimizer.param_groups)
+        self._parameters = [list(group["params"]) for group in self._groups]
+        self._absent = list({id(b.parameter): b.parameter for b in births}.values())
+        entries = [
+            (table, key, value)
+            for table in self._state.values()
+            for key, value in table.items()
+            if isinstance(value, torch.Tensor)
+        ]
+        self._entries = list(self._state.values())
+        self._tables = [table for table, _, _ in entries]
+        self._keys = [key for _, key, _ in entries]
+        self._tensors = [value for _, _, value in entries]
+
+    def holds(self) -> bool:
+        """Whether the optimizer is the one that the program knows."""
+        optimizer = self.optimizer
+        if optimizer.param_groups is not self._group_list or (self._steps and optimizer.state is not self._state):
+            return False
+        try:
+            return (
+                len(self._group_list) == len(self._groups)
+                and len(self._state) == len(self._entries)
+                and all(map(is_, self._state.values(), self._entries))
+                and all(map(is_, map(getitem, self._tables, self._keys), self._tensors))
+                and not any(map(self._state.get, self._absent))
+                and all(
+                    len(group["params"]) == len(known)
+                    for group, known in zip(self._groups, self._parameters, strict=True)
+                )
+            )
+        except KeyError:
+            return False
+
+    def mismatch(self) -> str:
+        """Why `holds` is false, in words."""
+        name, groups = type(self.optimizer).__name__, self.optimizer.param_groups
+        if len(groups) != len(self._groups):
+            return f"{name} has another number of param_groups now"
+        for index, (group, known) in enumerate(zip(groups, self._parameters, strict=True)):
+            if len(group["params"]) != len(known):
+                return f"param_groups[{index}] of {name} has other parameters now"
+        if self._absent:
+            return f"{name} has made its state in its first step"
+        return f"{name} was given other state or param_groups"
+
+    def adopt(self) -> None:
+        """Take over what `load_state_dict` has given the optimizer, where it has the same layout."""
+        optimizer = self.optimizer
+        groups, state = optimizer.param_groups, optimizer.state if self._steps else {}
+        if groups is self._group_list or (self._steps and state is self._state):
+            return
+        if self._absent or not self._fits(groups, state):
+            return
+        for parameter, table in self._state.items():
+            for key, value in state[parameter].items():
+                if isinstance(value, torch.Tensor):
+                    with torch.no_grad():
+                        table[key].copy_(value)
+                else:
+                    table[key] = value
+        for known, group in zip(self._groups, groups, strict=True):
+            known.clear()
+            known.update(group)
+        optimizer.param_groups = self._group_list
+        if self._steps:
+            optimizer.state = self._state  # type: ignore[assignment]
+
+    def _fits(self, groups: list[dict[str, Any]], state: Any) -> bool:
+        same_groups = len(groups) == len(self._groups) and all(
+            len(group["params"]) == len(known) and all(map(is_, group["params"], known))
+            for group, known in zip(groups, self._parameters, strict=True)
+        )
+        return (
+            same_groups
+            and state.keys() == self._state.keys()
+            and all(_layout(table) == _layout(state[p]) for p, table in self._state.items())
+        )
+
+    def install(self, fill: Callable[[Any], Any]) -> None:
+        """Give the optimizer the state that the program has made; `fill` turns an Output or ScalarSlot into a value."""
+        for birth in self.births:
+            value = fill(birth.value)
+            if isinstance(value, torch.Tensor):
+                value = CsxTensor(value) if value is not birth.value else value.clone()
+            self._state[birth.parameter][birth.key] = value
+
+
+def _layout(table: dict[str, Any]) -> dict[str, Any]:
+    return {
+        key: (value.shape, value.dtype) if isinstance(value, torch.Tensor) else type(value)
+        for key, value in table.items()
+    }
