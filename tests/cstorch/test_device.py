@@ -2,7 +2,10 @@
 
 import copy
 import io
+import os
 import pickle
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -117,3 +120,45 @@ def test_inference_mode():
 
 def test_the_random_stream_is_the_cpu_s():
     assert torch.equal(torch.csx.get_rng_state(), torch.get_rng_state())
+
+
+def test_a_checkpoint_of_csx_tensors_opens_as_weights_only(tmp_path):
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)).to("csx")
+    model[1].weight = model[0].weight
+    saved = {"state": model.state_dict(), "parameter": model[0].bias, "view": torch.randn(3, 4).to("csx").t()}
+    torch.save(saved, tmp_path / "saved.pt")
+    loaded = torch.load(tmp_path / "saved.pt", weights_only=True)
+    assert loaded["view"].device.type == "csx"
+    assert torch.equal(loaded["view"].cpu(), saved["view"].cpu())
+    assert isinstance(loaded["parameter"], nn.Parameter)
+    assert loaded["parameter"].requires_grad
+    assert torch.equal(loaded["state"]["1.weight"].cpu(), model[0].weight.detach().cpu())
+    there = torch.load(tmp_path / "saved.pt", weights_only=True, map_location="cpu")
+    assert type(there["parameter"]) is nn.Parameter
+    code = (
+        "import sys, torch; t = torch.load(sys.argv[1], weights_only=True, map_location='cpu')\n"
+        "assert 'cstorch' not in sys.modules; print(t['view'].sum().item())"
+    )
+    out = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "saved.pt")],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"},
+    )
+    assert out.returncode == 0, out.stderr
+    assert float(out.stdout) == pytest.approx(saved["view"].sum().item())
+
+
+def test_a_storage_without_memory_is_not_shared():
+    x = torch.ones(4).to("csx")
+    with pytest.raises(BackendError, match=r"test_device\.py.*no memory that could be shared.*as_strided"):
+        torch.empty(0, device="csx").set_(x.untyped_storage(), 0, (2,), (1,))
+
+
+def test_a_shallow_copy_shares_memory():
+    x = nn.Parameter(torch.ones(2).to("csx"))
+    twin = copy.copy(x)
+    assert isinstance(twin, nn.Parameter)
+    twin.data.zero_()
+    assert x.tolist() == [0, 0]

@@ -17,6 +17,8 @@ __all__ = [
     "UninitializedTensorMixin",
     "disabled_torch_function",
     "make_wrapper",
+    "rebuild_on_device",
+    "rebuild_parameter",
     "register_backend",
     "return_and_correct_aliasing",
     "set_bits",
@@ -24,6 +26,12 @@ __all__ = [
 
 disabled_torch_function: Any = torch._C._disabled_torch_function_impl
 """Assigned to `__torch_function__`: the subclass takes no part in the function protocol."""
+
+rebuild_on_device: Any = torch._utils._rebuild_device_tensor_from_cpu_tensor
+"""What PyTorch pickles for devices without storage: cpu tensor, dtype, device and requires_grad become a tensor."""
+
+rebuild_parameter: Any = torch._utils._rebuild_parameter
+"""What PyTorch pickles for parameters: data, requires_grad and hooks become a parameter."""
 
 UninitializedTensorMixin: Any = parameter.UninitializedTensorMixin  # type: ignore[attr-defined]
 """Base of the parameters and buffers that have no shape yet."""

@@ -4,11 +4,11 @@ Importing this package registers the device for the process. `torch.device("csx"
 `module.to("csx")` then work as for any device.
 """
 
-from cstorch.device import lazy, module_moves, uninitialized
+from cstorch.device import kernels, lazy, module_moves, uninitialized
 from cstorch.device.registration import CSX
 from cstorch.device.tensor import CsxTensor, ValueCell, to_host
 
 module_moves.install()
 uninitialized.install()
 
-__all__ = ["CSX", "CsxTensor", "ValueCell", "lazy", "to_host"]
+__all__ = ["CSX", "CsxTensor", "ValueCell", "kernels", "lazy", "to_host"]

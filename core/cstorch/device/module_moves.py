@@ -33,6 +33,34 @@ def _apply_keeping_identity(self: nn.Module, fn: Callable[..., Any], recurse: bo
         grad = parameter.grad
         if isinstance(grad, CsxTensor) and grad.is_handle:
             parameter.grad = None
+    every = dict(self._parameters)
+    for key, parameter in every.items():
+        if isinstance(parameter, CsxTensor) and _changed_in_place(parameter, fn):
+            del self._parameters[key]
+    try:
+        _apply_the_rest(self, fn)
+    finally:
+        rest = dict(self._parameters)
+        self._parameters.clear()
+        self._parameters.update({key: rest.get(key, parameter) for key, parameter in every.items()})
+    return self
+
+
+def _changed_in_place(parameter: CsxTensor, fn: Callable[..., Any]) -> bool:
+    """Give a parameter that stays on csx what `fn` makes of it, its dtype or memory format, and keep its identity."""
+    with torch.no_grad():
+        made = fn(parameter)
+        if not isinstance(made, CsxTensor):
+            return False
+        if made is not parameter:
+            parameter.data = made
+        grad = parameter.grad
+        if grad is not None and (grad_made := fn(grad)) is not grad:
+            grad.data = grad_made
+    return True
+
+
+def _apply_the_rest(self: nn.Module, fn: Callable[..., Any]) -> nn.Module:
     swap = torch.__future__.get_swap_module_params_on_conversion()
     torch.__future__.set_swap_module_params_on_conversion(True)
     try:

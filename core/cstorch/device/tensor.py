@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import functools
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
@@ -19,8 +20,12 @@ from torch.utils import _pytree as pytree
 from cstorch._torch_private.device import (
     disabled_torch_function,
     make_wrapper,
+    rebuild_on_device,
+    rebuild_parameter,
     return_and_correct_aliasing,
+    set_bits,
 )
+from cstorch._torch_private.tracing import mutated_arguments
 from cstorch.device import lazy
 from cstorch.device.registration import CSX
 from cstorch.errors import BackendError, ValueReadError
@@ -106,7 +111,7 @@ class CsxTensor(torch.Tensor):
     @staticmethod
     def __new__(cls: type, like: torch.Tensor, host: bool = True) -> CsxTensor:
         """Wrap `like`: as contents when `host`, otherwise as the fake tensor of a handle."""
-        self: CsxTensor = make_wrapper(cls, like, CSX)
+        self: CsxTensor = set_bits(make_wrapper(cls, like, CSX), like.is_conj(), like.is_neg())  # type: ignore[assignment]
         self._host = like if host else None
         self._fake = None if host else like
         self._pending = self._recorder = self._node = self._leaf = self._cell = None
@@ -121,7 +126,7 @@ class CsxTensor(torch.Tensor):
         return made
 
     def _wait_for(self, pending: lazy.Pending) -> None:
-        del self._host
+        self.__dict__.pop("_host", None)
         self._pending = pending
 
     @functools.cached_property
@@ -143,12 +148,13 @@ class CsxTensor(torch.Tensor):
 
     @property
     def shape_only(self) -> torch.Tensor:
-        """A tensor of this shape, dtype and memory layout: the contents, or a meta tensor while they are pending."""
+        """A tensor of this shape, dtype and memory layout, with contents where they are there."""
         if self.is_pending:
             assert self._pending is not None
             return self._pending.meta
-        assert self._host is not None
-        return self._host
+        like = self._fake if self._host is None else self._host
+        assert like is not None
+        return like
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
@@ -237,6 +243,11 @@ class CsxTensor(torch.Tensor):
         if id(self) in memo:
             known: CsxTensor = memo[id(self)]
             return known
+        if not self.is_leaf:
+            raise RuntimeError(
+                f"deepcopy at {user_line()} of a tensor that autograd computed: only tensors created by the user can "
+                "be deep-copied. Copy tensor.detach() instead."
+            )
         is_parameter = isinstance(self, torch.nn.Parameter)
         if self.is_pending or is_parameter:
             with torch.no_grad():
@@ -245,13 +256,20 @@ class CsxTensor(torch.Tensor):
             twin = CsxTensor(copy.deepcopy(to_host(self, "deepcopy").detach(), memo))
         made = _finished(twin, self.requires_grad, is_parameter)
         memo[id(self)] = made
-        if self.grad is not None:
+        if self.is_leaf and self.grad is not None:
             made.grad = copy.deepcopy(self.grad, memo)
         return made
 
+    def __copy__(self) -> CsxTensor:
+        return _finished(self.detach(), self.requires_grad, isinstance(self, torch.nn.Parameter))
+
     def __reduce_ex__(self, protocol: Any) -> Any:
-        host = to_host(self, "pickling")
-        return _rebuild, (host, self.requires_grad, isinstance(self, torch.nn.Parameter))
+        """As for PyTorch's own devices without storage, so that no code of cstorch is needed to load the contents."""
+        host = to_host(self, "pickling").detach()
+        plain = rebuild_on_device, (host, self.dtype, str(self.device), self.requires_grad)
+        if not isinstance(self, torch.nn.Parameter):
+            return plain
+        return rebuild_parameter, (self.data, self.requires_grad, OrderedDict())
 
     def __tensor_flatten__(self) -> tuple[list[str], None]:
         return ["_host"], None
@@ -259,10 +277,6 @@ class CsxTensor(torch.Tensor):
     @staticmethod
     def __tensor_unflatten__(inner: dict[str, torch.Tensor], meta: Any, size: Any, stride: Any) -> CsxTensor:
         return CsxTensor(inner["_host"])
-
-
-def _rebuild(host: torch.Tensor, requires_grad: bool, is_parameter: bool) -> CsxTensor:
-    return _finished(CsxTensor(host), requires_grad, is_parameter)
 
 
 def _finished(made: torch.Tensor, requires_grad: bool, is_parameter: bool) -> CsxTensor:
@@ -298,6 +312,31 @@ def _handle_like(tensor: CsxTensor) -> CsxTensor:
     return made
 
 
+_RESHAPES = frozenset(
+    {
+        aten.resize_.default,
+        aten.resize_as_.default,
+        aten.set_.source_Tensor,
+        aten.set_.default,
+        aten.set_.source_Tensor_storage_offset,
+    }
+)
+"""Operations that give a tensor another shape and memory at will."""
+
+_TAKES_HOST_TENSORS = frozenset(
+    {
+        aten.copy_.default,
+        aten.index.Tensor,
+        aten.index_put_.default,
+        aten.index_put.default,
+        aten._index_put_impl_.default,
+        aten._pack_padded_sequence.default,
+        aten._ctc_loss.Tensor,
+    }
+)
+"""Operations that take tensors of the host too: what is copied, indices, lengths."""
+
+
 def _is_csx(device: Any) -> bool:
     return device is not None and torch.device(device).type == CSX.type
 
@@ -322,10 +361,16 @@ def run_on_host(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
         waiting = _record(func, args, kwargs)
         if waiting is not None:
             return waiting
+    for t in leaves:
+        if isinstance(t, torch.UntypedStorage) and t.device.type == CSX.type:
+            raise BackendError(
+                f"{func} at {user_line()}: the storage of a csx tensor has no memory that could be shared. Use a view "
+                "of the tensor (as_strided, view), or set_() with the tensor itself."
+            )
     target = kwargs.get("device")
     if target is not None:
         kwargs = {**kwargs, "device": torch.device("cpu") if _is_csx(target) else target}
-    if func is not aten.copy_.default:
+    if func not in _TAKES_HOST_TENSORS:
         for t in leaves:
             if isinstance(t, torch.Tensor) and not isinstance(t, CsxTensor) and t.dim() > 0:
                 raise BackendError(
@@ -337,14 +382,35 @@ def run_on_host(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     out = func(*host_args, **host_kwargs)
     if func is aten._local_scalar_dense.default:
         return out
-    if func is aten._to_copy.default and target is not None and not _is_csx(target):
+    if target is not None and not _is_csx(target):
         return out
     if func is aten.copy_.default:
         return args[0]
+    written = follow_shapes(func, args, kwargs)
+    if func in _RESHAPES:
+        return written
+    if func is aten._pack_padded_sequence.default:
+        return CsxTensor(out[0]), out[1]  # batch sizes are for the host
     wrapped = pytree.tree_map_only(torch.Tensor, CsxTensor, out)
     if func is aten.detach.default:
         wrapped._weight = _is_weight(args[0])
     return return_and_correct_aliasing(func, args, kwargs, wrapped)
+
+
+def follow_shapes(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CsxTensor | None:
+    """Give the tensors that `func` wrote the shape of their contents now (`out=`, `resize_`); the first of them."""
+    first = None
+    for t in mutated_arguments(func, args, kwargs):
+        if not isinstance(t, CsxTensor):
+            continue
+        first = t if first is None else first
+        like = t.shape_only
+        seen = (t.shape, t.stride(), t.storage_offset())
+        if torch.Tag.inplace_view in func.tags and func not in _RESHAPES:
+            continue  # return_and_correct_aliasing does it
+        if seen != (like.shape, like.stride(), like.storage_offset()):
+            torch.Tensor.data.__set__(t, CsxTensor(like))  # type: ignore[attr-defined]
+    return first
 
 
 def _record(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -368,30 +434,10 @@ def _record(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if func is aten.copy_.default:
             lazy.overwrite(*host_args[:2])
         return None
+    written = follow_shapes(func, args, kwargs)
+    if func in _RESHAPES:
+        return written
     wrapped = pytree.tree_map_only(lazy.Pending, CsxTensor.of_pending, out)
     if func is aten.detach.default:
         wrapped._weight = _is_weight(args[0])
     return return_and_correct_aliasing(func, args, kwargs, wrapped)
-
-
-def _factory(op: torch._ops.OpOverload) -> Any:
-    def kernel(*args: Any, **kwargs: Any) -> Any:
-        for name in ("layout", "pin_memory"):
-            kwargs.pop(name, None)
-        if lazy.is_recording():
-            return CsxTensor.of_pending(lazy.empty(op, args, kwargs))
-        kwargs["device"] = torch.device("cpu")
-        return CsxTensor(op(*args, **kwargs))
-
-    return kernel
-
-
-def _copy_from(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
-    to_host(target).copy_(to_host(source))
-    return target
-
-
-_kernels = torch.library.Library("aten", "IMPL", "PrivateUse1")
-_kernels.impl("empty.memory_format", _factory(aten.empty.memory_format))
-_kernels.impl("empty_strided", _factory(aten.empty_strided.default))
-_kernels.impl("_copy_from", _copy_from)
