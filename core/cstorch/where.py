@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from pathlib import Path
@@ -17,6 +18,7 @@ _HIDDEN = (
 )
 
 
+@functools.cache
 def _is_library(filename: str) -> bool:
     if filename.startswith((_OURS, "<")):
         return True

@@ -67,11 +67,13 @@ class Backend:
         device: A context manager for building models.
         modules: The modules that were given to `cstorch.compile`.
         is_tracing: Whether the body of a traced step is being recorded now.
+        retraces: Whether traced steps run their Python at every call, to check that it is still the same program.
         is_e2e_execution: Whether programs are executed; false for compile_only and validate_only.
     """
 
     backend_type: BackendType
     cluster_config: Any = None
+    retraces = False
 
     def __init__(self, torch_device: torch.device, artifact_dir: str | os.PathLike[str] | None = None) -> None:
         self.torch_device = torch_device

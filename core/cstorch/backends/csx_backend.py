@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from cstorch.appliance.local import LocalAppliance
+from cstorch.backends import csx
 from cstorch.backends.base import Backend, BackendType
 from cstorch.device import CSX, native_guard
 from cstorch.errors import BackendError
@@ -51,6 +52,11 @@ class CsxBackend(Backend):
         self.is_e2e_execution = not (self.compile_only or self.validate_only)
         self.appliance = LocalAppliance(compile_dir)
         native_guard.install(self.appliance.compile_dir)
+
+    @property
+    def retraces(self) -> bool:  # type: ignore[override]
+        """The flag `debug.retrace_every_iteration`."""
+        return csx.debug.retrace_every_iteration  # type: ignore[no-any-return]
 
     def load(self, program: Program, example: list[torch.Tensor]) -> Executable | None:
         """Compile `program` for the appliance, as far as this backend's mode goes."""

@@ -214,7 +214,7 @@ class Recorder(TorchDispatchMode):
             ) from error
         node_args, node_kwargs = pytree.tree_map_only(CsxTensor, lambda t: t._node, (args, kwargs))
         node = self.graph.call_function(func, node_args, node_kwargs)
-        node.meta["val"] = out
+        node.meta["val"], node.meta["line"] = out, user_line()
         handles = [t for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, CsxTensor)]
         wrapped = self._wrap(out, node, {id(t._fake): t for t in handles})
         changed = mutated_arguments(func, plain_args, plain_kwargs)

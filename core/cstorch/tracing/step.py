@@ -24,6 +24,7 @@ from cstorch.tracing.context import context
 from cstorch.tracing.flags import flag_difference, flags
 from cstorch.tracing.gradients import GradientKeeper
 from cstorch.tracing.program import Executable, Output, Program, ScalarSlot
+from cstorch.tracing.retrace import compare
 from cstorch.tracing.scalars import Number
 from cstorch.tracing.trace import trace as trace_program
 
@@ -192,6 +193,8 @@ class TracedStep:
             key = tuple(parts)
             bound = self._find(key, numbers) or self._make(backend, key, args, kwargs, leaves, numbers)
             self._latest, self._latest_key = bound, parts
+        elif backend.retraces:
+            self._retrace(backend, bound.program, args, kwargs, leaves, numbers)
         return bound.run(leaves, numbers)
 
     def _find(self, key: Any, numbers: list[Number]) -> BoundProgram | None:
@@ -216,17 +219,31 @@ class TracedStep:
         numbers: list[Number],
     ) -> BoundProgram:
         self._announce(key, numbers)
-        hosts = [_with_contents(leaf) for leaf in leaves]
-        backend.is_tracing = True
-        try:
-            program = trace_program(self._step, args, kwargs, hosts, numbers, backend.modules, self.__name__)
-        finally:
-            backend.is_tracing = False
+        program = self._trace(backend, args, kwargs, leaves, numbers)
         example = BoundProgram(program, None).inputs(leaves, numbers)
         bound = BoundProgram(program, backend.load(program, example))
         self._programs.setdefault(key, []).append(bound)
         self._count += 1
         return bound
+
+    def _trace(
+        self, backend: Any, args: Any, kwargs: Any, leaves: list[torch.Tensor], numbers: list[Number]
+    ) -> Program:
+        hosts = [_with_contents(leaf) for leaf in leaves]
+        backend.is_tracing = True
+        try:
+            return trace_program(self._step, args, kwargs, hosts, numbers, backend.modules, self.__name__)
+        finally:
+            backend.is_tracing = False
+
+    def _retrace(
+        self, backend: Any, kept: Program, args: Any, kwargs: Any, leaves: list[torch.Tensor], numbers: list[Number]
+    ) -> None:
+        """Run the Python of the step again and compare; what it warns of was said at the first trace."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            now = self._trace(backend, args, kwargs, leaves, numbers)
+        compare(kept, now, numbers)
 
     def _announce(self, key: Any, numbers: list[Number]) -> None:
         """Log the trace; warn of the second program, refuse one too many."""

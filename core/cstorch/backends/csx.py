@@ -1,0 +1,74 @@
+"""The flags of the CSX backend, in groups: `cstorch.backends.csx.debug.retrace_every_iteration = True`.
+
+A flag is checked when it is assigned, so that a misspelt name or a wrong value is an error at that line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Flag:
+    """One flag.
+
+    Attributes:
+        default: Its value at the start of the process.
+        accepts: Whether a value is valid.
+        expected: What is valid, in words.
+    """
+
+    default: Any
+    accepts: Callable[[Any], bool]
+    expected: str
+
+
+def boolean(default: bool) -> Flag:
+    """A flag that is True or False."""
+    return Flag(default, lambda value: isinstance(value, bool), "True or False")
+
+
+class FlagGroup:
+    """Flags that belong together, read and assigned as attributes.
+
+    Args:
+        name: The group's name, for messages.
+        flags: The flags by name.
+    """
+
+    _name: str
+    _flags: dict[str, Flag]
+
+    def __init__(self, name: str, flags: dict[str, Flag]) -> None:
+        self.__dict__.update(_name=name, _flags=flags, **{key: flag.default for key, flag in flags.items()})
+
+    def __getattr__(self, key: str) -> Any:
+        raise AttributeError(f"{self._name} has no flag {key!r}; it has {', '.join(self._flags)}.")
+
+    def __setattr__(self, key: str, value: Any) -> None:
+        flag = self._flags.get(key)
+        if flag is None:
+            raise AttributeError(f"{self._name} has no flag {key!r}; it has {', '.join(self._flags)}.")
+        if not flag.accepts(value):
+            raise ValueError(f"{self._name}.{key} was set to {value!r}, expected {flag.expected}.")
+        self.__dict__[key] = value
+
+    def __dir__(self) -> list[str]:
+        return list(self._flags)
+
+    def __repr__(self) -> str:
+        return f"{self._name}({', '.join(f'{key}={self.__dict__[key]!r}' for key in self._flags)})"
+
+
+debug = FlagGroup(
+    "csx.debug",
+    {
+        "retrace_every_iteration": boolean(False),
+    },
+)
+"""Flags for debugging.
+
+retrace_every_iteration: run the Python of traced steps at every call, and raise where its graph has changed.
+"""
