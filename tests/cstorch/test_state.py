@@ -130,3 +130,27 @@ def test_a_program_notices_contents_that_are_exchanged_behind_it(csx):
     cstorch.compile(model)
     step(torch.ones(1, 8))
     assert seen[2].item() == 36
+
+
+def test_a_host_tensor_made_in_the_step_starts_afresh_at_each_run(csx):
+    seen = []
+
+    @cstorch.trace
+    def step(x):
+        count = torch.zeros(2)
+        first = x + count
+        count.add_(1)
+        cstorch.step_closure(seen.append)(first + count)
+
+    for _ in range(3):
+        step(torch.ones(2))
+    assert [s.tolist() for s in seen] == [[2, 2]] * 3
+
+
+def test_a_host_tensor_moved_in_the_step_is_read_at_each_run(csx):
+    mask, seen = torch.ones(2), []
+    step = cstorch.trace(lambda x: cstorch.step_closure(seen.append)(x * mask.to("csx")))
+    for value in (1.0, 2.0, 3.0):
+        mask.fill_(value)
+        step(torch.ones(2))
+    assert [s.tolist() for s in seen] == [[1, 1], [2, 2], [3, 3]]

@@ -72,6 +72,7 @@ class Recorder(TorchDispatchMode):
         self._scalar_handles: dict[str, CsxTensor] = {}
         self._last_placeholder: fx.Node | None = None
         self._born = WeakIdKeyDictionary()  # host tensors that the step itself made
+        self.drawn: list[str] = []  # lines that draw random numbers on the host
         self._keep: list[Any] = []  # objects known by id stay alive as long as their id is used
 
     # -- inputs ------------------------------------------------------------------------------------------
@@ -136,6 +137,8 @@ class Recorder(TorchDispatchMode):
             known = CsxTensor(contents)
             self._enter(known, tensor, contents)
             known._host = None
+            if tensor in self._born:  # made in the step: each run starts from what it is now, whatever changes it then
+                known = self.record(aten.clone.default, (known,), {})
             self._handles[id(tensor)] = known
             self._keep.append(tensor)
         return known
@@ -176,6 +179,8 @@ class Recorder(TorchDispatchMode):
         if not on_device and not any(isinstance(t, CsxTensor) or id(t) in self._handles for t in tensors):
             changed = [t for t in mutated_arguments(func, args, kwargs) if isinstance(t, torch.Tensor)]
             if all(t in self._born for t in changed):
+                if torch.Tag.nondeterministic_seeded in func.tags:
+                    self.drawn.append(user_line())
                 out = func(*args, **kwargs)
                 self._born.update((t, True) for t in pytree.tree_leaves(out) if isinstance(t, torch.Tensor))
                 return out

@@ -145,7 +145,7 @@ def trace(
         for entry in recorder.inputs:
             if isinstance(entry.source, CsxTensor):
                 entry.source._recorder = entry.source._node = entry.source._fake = None
-    _warn_of_host_random(before, name)
+    _warn_of_host_random(before, name, recorder.drawn)
     return program
 
 
@@ -270,15 +270,16 @@ def _generator_states() -> dict[str, Any]:
     return states
 
 
-def _warn_of_host_random(before: dict[str, Any], name: str) -> None:
+def _warn_of_host_random(before: dict[str, Any], name: str, lines: list[str]) -> None:
     after = _generator_states()
     for source, state in before.items():
         now = after[source]
         same = torch.equal(now, state) if isinstance(state, torch.Tensor) else repr(now) == repr(state)
+        where = f" at {', '.join(dict.fromkeys(lines))}" if lines and isinstance(state, torch.Tensor) else ""
         if not same:
             warnings.warn(
-                f"the traced step {name!r} draws random numbers on the host with {source}. They are drawn once, while "
-                "the step is traced, and stay the same at every later step. Draw on the device instead (torch "
+                f"the traced step {name!r} draws random numbers on the host with {source}{where}. They are drawn once, "
+                "while the step is traced, and stay the same at every later step. Draw on the device instead (torch "
                 'functions with device="csx", or the *_like functions), or pass the numbers in with the batch.',
                 stacklevel=2,
             )
