@@ -120,3 +120,16 @@ def test_parameters_without_a_shape():
     made = UninitializedParameter(device="cpu")
     made.materialize((2, 3))
     assert type(made) is torch.nn.Parameter
+
+
+def test_optimizer_and_scheduler_surface():
+    from torch.optim import lr_scheduler
+
+    assert not hasattr(torch.optim.Optimizer, "param_groups")  # of instances: a descriptor can stand before it
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
+    assert "param_groups" in vars(optimizer)
+    assert "state" in vars(optimizer)
+    scheduler = lr_scheduler.ExponentialLR(optimizer, 0.5)
+    assert vars(scheduler)["_last_lr"] == [0.1]
+    assert scheduler.get_last_lr() is vars(scheduler)["_last_lr"]
+    assert "step" in vars(lr_scheduler.LRScheduler)

@@ -64,6 +64,7 @@ class HostCode:
         if name is None:
             name = self._names[id(value)] = f"object{len(self.objects)}"
             self.objects[name] = value
+        if label or name not in self._labels:
             self._labels[name] = label
         return name
 

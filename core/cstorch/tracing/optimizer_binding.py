@@ -9,12 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import chain, starmap
 from operator import getitem, is_
 from typing import Any
 
 import torch
 
 from cstorch.device import CsxTensor
+from cstorch.tracing.scalars import is_number
+
+_END = (object(),)
 
 
 @dataclass(frozen=True)
@@ -43,15 +47,12 @@ class OptimizerBinding:
         self._groups = list(optimizer.param_groups)
         self._parameters = [list(group["params"]) for group in self._groups]
         self._absent = list({id(b.parameter): b.parameter for b in births}.values())
-        entries = [
-            (table, key, value)
-            for table in self._state.values()
-            for key, value in table.items()
-            if isinstance(value, torch.Tensor)
-        ]
-        self._entries = list(self._state.values())
-        self._tables = [table for table, _, _ in entries]
-        self._keys = [key for _, key, _ in entries]
+        self._counts = [len(known) for known in self._parameters]
+        self._tables = list(self._state.values())
+        self._values = [*(value for table in self._tables for value in table.values()), *_END]
+        self._counts_itself = any(map(is_number, self._values))
+        entries = [(table, k, v) for table in self._tables for k, v in table.items() if isinstance(v, torch.Tensor)]
+        self._entries = [(table, key) for table, key, _ in entries]
         self._tensors = [value for _, _, value in entries]
 
     def holds(self) -> bool:
@@ -61,18 +62,22 @@ class OptimizerBinding:
             return False
         try:
             return (
-                len(self._group_list) == len(self._groups)
-                and len(self._state) == len(self._entries)
-                and all(map(is_, self._state.values(), self._entries))
-                and all(map(is_, map(getitem, self._tables, self._keys), self._tensors))
-                and not any(map(self._state.get, self._absent))
-                and all(
-                    len(group["params"]) == len(known)
-                    for group, known in zip(self._groups, self._parameters, strict=True)
-                )
+                [len(group["params"]) for group in self._group_list] == self._counts
+                and self._has_same_state()
+                and not (self._absent and any(map(self._state.get, self._absent)))
             )
         except KeyError:
             return False
+
+    def _has_same_state(self) -> bool:
+        tables = self._state.values()
+        if not self._counts_itself:
+            return all(map(is_, chain(chain.from_iterable(map(dict.values, tables)), _END), self._values))
+        return (
+            len(tables) == len(self._tables)
+            and all(map(is_, tables, self._tables))
+            and all(map(is_, starmap(getitem, self._entries), self._tensors))
+        )
 
     def mismatch(self) -> str:
         """Why `holds` is false, in words."""

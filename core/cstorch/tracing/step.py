@@ -41,7 +41,8 @@ class BoundProgram:
         self.program = program
         self.executable = executable
         self._on_csx = [isinstance(t, CsxTensor) for t in program.state]
-        self._all_csx = all(self._on_csx)  # of tensors elsewhere it is not noticed what memory they are given
+        # What memory others are given is not noticed, unless they are handed over as they are.
+        self._settled = all(isinstance(t, CsxTensor) or _is_plain(t) for t in program.state)
         self._hosts: list[Any] = []
         self._hosts_seen = -1
         self._buffers = [torch.zeros((), dtype=dtype) for dtype in program.scalar_dtypes]
@@ -68,7 +69,7 @@ class BoundProgram:
     def inputs(self, leaves: list[torch.Tensor], numbers: list[Number]) -> list[Any]:
         """The tensors for one run, in the order of the graph's placeholders."""
         program = self.program
-        if self._hosts_seen != observer.host_changes or not self._all_csx:
+        if self._hosts_seen != observer.host_changes or not self._settled:
             self._gather()
         inputs = self._hosts.copy()
         for position in program.leaves:
@@ -99,7 +100,7 @@ class BoundProgram:
         if self.executable is None:  # nothing runs: contents that are pending stay so
             self._hosts = [_stand_in(t) if isinstance(t, CsxTensor) else t.detach() for t in state]
             return
-        self._hosts = [t._host if isinstance(t, CsxTensor) else t.detach() for t in state]
+        self._hosts = [t._host if isinstance(t, CsxTensor) else t if _is_plain(t) else t.detach() for t in state]
         self._hosts_seen = observer.host_changes
 
     def run(self, leaves: list[torch.Tensor], numbers: list[Number]) -> Any:
@@ -279,6 +280,10 @@ class TracedStep:
         if last[1] != key[1]:
             return flag_difference(last[1], key[1])
         return _first_difference(last[2:], key[2:])
+
+
+def _is_plain(tensor: Any) -> bool:
+    return type(tensor) is torch.Tensor and not tensor.requires_grad
 
 
 def _stand_in(tensor: CsxTensor) -> torch.Tensor:
