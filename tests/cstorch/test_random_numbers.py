@@ -1,5 +1,7 @@
 """Random numbers advance at every replay and follow the seed."""
 
+import warnings
+
 import cstorch
 import pytest
 import torch
@@ -58,4 +60,29 @@ def test_random_numbers_of_the_host_are_named(csx):
     with pytest.warns(
         UserWarning, match="draws random numbers on the host with torch's cpu generator at .*test_random_numbers.py:"
     ):
-        cstorch.trace(lambda x: x + torch.rand(()))(torch.ones(2))
+        cstorch.trace(lambda x: x + torch.rand(()).item())(torch.ones(2))
+
+
+HOST_DRAWS = {
+    "rand": lambda x: x + torch.rand(x.shape),
+    "mask": lambda x: x * (torch.rand(4) > 0.5).float(),
+    "in place": lambda x: x + torch.empty(4).normal_(),
+    "bernoulli": lambda x: x * torch.bernoulli(torch.full((4,), 0.5)),
+    "permutation": lambda x: x[torch.randperm(4)],
+    "moved": lambda x: x * torch.randn(4).to("csx" if x.device.type == "csx" else "cpu"),
+}
+
+
+@pytest.mark.parametrize("name", HOST_DRAWS)
+def test_a_host_draw_is_a_draw_of_the_program(csx, name):
+    seen = []
+    step = cstorch.trace(lambda x: cstorch.step_closure(seen.append)(HOST_DRAWS[name](F.dropout(x, 0.5))))
+    x = torch.arange(1.0, 5.0)
+    torch.manual_seed(3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(5):
+            step(x)
+    torch.manual_seed(3)
+    for found in seen:
+        torch.testing.assert_close(found, HOST_DRAWS[name](F.dropout(x, 0.5)))

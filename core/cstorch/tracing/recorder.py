@@ -29,6 +29,7 @@ from cstorch.device import CSX, CsxTensor
 from cstorch.device.tensor import refuse_read
 from cstorch.errors import TraceError
 from cstorch.tracing.gradients import GradientLedger, refuse_consumed
+from cstorch.tracing.host_draws import HostDraws
 from cstorch.tracing.scalars import HostScalar, Number, ScalarScope
 from cstorch.where import user_line
 
@@ -72,7 +73,8 @@ class Recorder(TorchDispatchMode):
         self._scalar_handles: dict[str, CsxTensor] = {}
         self._last_placeholder: fx.Node | None = None
         self._born = WeakIdKeyDictionary()  # host tensors that the step itself made
-        self.drawn: list[str] = []  # lines that draw random numbers on the host
+        self.draws = HostDraws(self)
+        self.redraws = False
         self._keep: list[Any] = []  # objects known by id stay alive as long as their id is used
 
     # -- inputs ------------------------------------------------------------------------------------------
@@ -133,6 +135,8 @@ class Recorder(TorchDispatchMode):
         """The handle of a host tensor that the step changes or mixes with csx tensors."""
         known = self._handles.get(id(tensor))
         if known is None:
+            known = self.draws.handle(tensor)
+        if known is None:
             contents = tensor.detach()
             known = CsxTensor(contents)
             self._enter(known, tensor, contents)
@@ -179,9 +183,10 @@ class Recorder(TorchDispatchMode):
         if not on_device and not any(isinstance(t, CsxTensor) or id(t) in self._handles for t in tensors):
             changed = [t for t in mutated_arguments(func, args, kwargs) if isinstance(t, torch.Tensor)]
             if all(t in self._born for t in changed):
-                if torch.Tag.nondeterministic_seeded in func.tags:
-                    self.drawn.append(user_line())
+                drawn = self.draws.repeat(func, args, kwargs)
                 out = func(*args, **kwargs)
+                if drawn is not None:
+                    self.draws.follow(out, drawn)
                 self._born.update((t, True) for t in pytree.tree_leaves(out) if isinstance(t, torch.Tensor))
                 return out
         if func is aten._local_scalar_dense.default:

@@ -145,7 +145,9 @@ def trace(
         for entry in recorder.inputs:
             if isinstance(entry.source, CsxTensor):
                 entry.source._recorder = entry.source._node = entry.source._fake = None
-    _warn_of_host_random(before, name, recorder.drawn)
+    if recorder.redraws:  # the first run draws what the trace drew
+        torch.set_rng_state(before["torch's cpu generator"])
+    _warn_of_host_random(before, name, recorder.draws.frozen)
     return program
 
 
@@ -173,6 +175,7 @@ def _finish(
     owners = recorder.gradients.owners()
     optimizers = stepper.bindings(recording.stand_in)
     recorder.graph.output(tuple(recording.outputs))
+    recorder.redraws = recorder.draws.prune()
     used = [entry for entry in recorder.inputs if entry.node.users]
     for entry in recorder.inputs:
         if not entry.node.users:
@@ -275,6 +278,7 @@ def _warn_of_host_random(before: dict[str, Any], name: str, lines: list[str]) ->
     for source, state in before.items():
         now = after[source]
         same = torch.equal(now, state) if isinstance(state, torch.Tensor) else repr(now) == repr(state)
+        same = same and not (lines and isinstance(state, torch.Tensor))
         where = f" at {', '.join(dict.fromkeys(lines))}" if lines and isinstance(state, torch.Tensor) else ""
         if not same:
             warnings.warn(
