@@ -12,6 +12,7 @@ import cstorch
 import pytest
 import torch
 from cstorch.device import lazy, twister
+from cstorch.errors import TraceError
 from programs import TASKS, assert_equal_runs, train_csx, train_eager
 from torch import nn
 from torch.testing._internal.common_modules import module_db
@@ -409,3 +410,14 @@ def test_constants_take_no_memory_and_behave_as_tensors(kind):
         print(peak() - start)
     """)
     assert float(out) < 0.3
+
+
+@pytest.mark.parametrize("change", [lambda p: torch.ones(5, 3), lambda p: p.double(), lambda p: p.t().contiguous().t()])
+def test_contents_of_another_layout_are_refused(csx, change):
+    model = nn.Linear(3, 2)
+    compiled = cstorch.compile(model)
+    step = cstorch.trace(lambda x: compiled(x).sum())
+    step(torch.ones(1, 3))
+    model.weight.data = change(model.weight.detach().cpu()).to("csx")
+    with pytest.raises(TraceError, match=r"was traced with a state tensor \(2, 3\) torch.float32.*trace a new step"):
+        step(torch.ones(1, 3))

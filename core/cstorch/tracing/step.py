@@ -101,6 +101,14 @@ class BoundProgram:
             self._hosts = [_stand_in(t) if isinstance(t, CsxTensor) else t.detach() for t in state]
             return
         self._hosts = [t._host if isinstance(t, CsxTensor) else t if _is_plain(t) else t.detach() for t in state]
+        for node, host in zip(self.program.graph.graph.find_nodes(op="placeholder"), self._hosts, strict=False):
+            fake = node.meta["val"]
+            if (host.shape, host.dtype, host.stride()) != (fake.shape, fake.dtype, fake.stride()):
+                raise TraceError(
+                    f"the step {self.program.name!r} was traced with a state tensor {tuple(fake.shape)} {fake.dtype} "
+                    f"of strides {fake.stride()}, and its contents are now {tuple(host.shape)} {host.dtype} of strides "
+                    f"{host.stride()}. Keep shape, dtype and layout when assigning .data, or trace a new step."
+                )
         self._hosts_seen = observer.host_changes
 
     def run(self, leaves: list[torch.Tensor], numbers: list[Number]) -> Any:
