@@ -1,5 +1,6 @@
 """What cstorch relies on in PyTorch's private surface; a failure names what a new release moved."""
 
+import contextlib
 import inspect
 
 import torch
@@ -44,6 +45,30 @@ def test_optimizer_surface():
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))])
     assert type(optimizer).step.hooked
     assert callable(type(optimizer).step.__wrapped__)
+
+
+def test_backward_surface():
+    from cstorch._torch_private.backward import around_engine, is_on
+    from torch.overrides import TorchFunctionMode
+
+    class Mode(TorchFunctionMode):
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            return func(*args, **(kwargs or {}))
+
+    mode, seen = Mode(), []
+    x = torch.ones(2, requires_grad=True)
+    y = x * 2
+    y.register_hook(lambda g: seen.append(is_on(mode)))
+    with mode, around_engine(contextlib.nullcontext):
+        y.sum().backward()
+    with mode, around_engine(lambda: mode):
+        z = x * 2
+        z.register_hook(lambda g: seen.append(is_on(mode)))
+        z.sum().backward()
+        z = x * 2
+        z.register_hook(lambda g: seen.append(is_on(mode)))
+        torch.autograd.grad(z.sum(), x)
+    assert seen == [False, True, True]
 
 
 def test_inductor_surface():

@@ -18,7 +18,20 @@ from cstorch.device.tensor import CsxTensor, observer
 _apply: Callable[..., nn.Module] = nn.Module._apply
 
 
+_moving = False
+_OURS = frozenset(CsxTensor(torch.zeros(())).__dict__)
+
 _swap_tensors: Callable[[torch.Tensor, torch.Tensor], None] = torch.utils.swap_tensors
+
+
+def _apply_keeping_all(self: nn.Module, fn: Callable[..., Any], recurse: bool = True) -> nn.Module:
+    """`_apply`; what a user hung on a parameter, hooks and attributes, stays on it in a swap."""
+    global _moving
+    before, _moving = _moving, True
+    try:
+        return _apply_keeping_identity(self, fn, recurse)
+    finally:
+        _moving = before
 
 
 def _apply_keeping_identity(self: nn.Module, fn: Callable[..., Any], recurse: bool = True) -> nn.Module:
@@ -75,11 +88,21 @@ def _apply_the_rest(self: nn.Module, fn: Callable[..., Any]) -> nn.Module:
 
 def _swap_noticed(t1: torch.Tensor, t2: torch.Tensor) -> None:
     observer.host_changes += 1
+    if not _moving:
+        _swap_tensors(t1, t2)
+        return
+    hooks, late_hooks = t1._backward_hooks, t1._post_accumulate_grad_hooks
+    attributes = {name: value for name, value in t1.__dict__.items() if name not in _OURS}
     _swap_tensors(t1, t2)
+    t1.__dict__.update(attributes)
+    if hooks:
+        t1._backward_hooks = hooks
+    if late_hooks:
+        t1._post_accumulate_grad_hooks = late_hooks
 
 
 def install() -> None:
     """Wrap `nn.Module._apply` and `torch.utils.swap_tensors`, once; the second so that programs notice a swap."""
     if nn.Module._apply is _apply:
-        nn.Module._apply = _apply_keeping_identity  # type: ignore[method-assign]
+        nn.Module._apply = _apply_keeping_all  # type: ignore[method-assign]
         torch.utils.swap_tensors = _swap_noticed

@@ -7,6 +7,7 @@ which torch would read, become tensor arithmetic; `torch.tensor` of traced value
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -15,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
 
+from cstorch._torch_private.backward import is_on
 from cstorch.device import CSX, CsxTensor
 from cstorch.tracing.attention import flash_attention, takes_flash_attention
 from cstorch.tracing.gradients import GradientLedger
@@ -52,6 +54,10 @@ class StepFunctions(TorchFunctionMode):
         super().__init__()
         self.as_tensor = as_tensor
         self.gradients = gradients
+
+    def resumed(self) -> contextlib.AbstractContextManager[Any]:
+        """A context in which this mode is on: `Tensor.backward` turns it off for all that runs in backward."""
+        return contextlib.nullcontext() if is_on(self) else self
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None

@@ -59,8 +59,7 @@ class HostDraws:
         made = self._recorder.record(func, args, kwargs)
         fresh = [n for n in self._recorder.graph.nodes if n not in before and n.op == "call_function"]
         self._nodes += fresh
-        if draws:
-            self._lines[next(n for n in fresh if n.target is func)] = user_line()
+        self._lines.update((n, user_line()) for n in fresh if draws and n.target is func)  # none in a repetition
         return made
 
     def _input(self, tensor: torch.Tensor) -> CsxTensor:

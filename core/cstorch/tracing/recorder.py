@@ -28,6 +28,7 @@ from cstorch._torch_private.tracing import (
 from cstorch.device import CSX, CsxTensor
 from cstorch.device.tensor import refuse_read
 from cstorch.errors import TraceError
+from cstorch.tracing.draw_order import DrawOrder
 from cstorch.tracing.gradients import GradientLedger, refuse_consumed
 from cstorch.tracing.host_draws import HostDraws
 from cstorch.tracing.scalars import HostScalar, Number, ScalarScope
@@ -65,6 +66,7 @@ class Recorder(TorchDispatchMode):
         self.inputs: list[Input] = []
         self.constants: dict[str, torch.Tensor] = {}
         self.gradients = GradientLedger()
+        self.draw_order = DrawOrder()
         self.scalars = ScalarScope()
         self.scalars.args = numbers
         self.scalars.as_tensor = self.scalar_input
@@ -223,14 +225,33 @@ class Recorder(TorchDispatchMode):
                 "number of elements (topk) for nonzero or unique; or do it on the host in a step closure."
             ) from error
         node_args, node_kwargs = pytree.tree_map_only(CsxTensor, lambda t: t._node, (args, kwargs))
+        is_draw = torch.Tag.nondeterministic_seeded in func.tags
+        values = self.draw_order.again(func, node_args, out) if is_draw else None
+        if values is not None and func is aten.native_dropout.default:
+            return self._dropped(args, values)
+        if values is not None:
+            values.meta["val"] = out
+            func = aten.copy_.default if func._schema.is_mutable else aten.clone.default
+            node_args, node_kwargs = (node_args[0], values) if func is aten.copy_.default else (values,), {}
         node = self.graph.call_function(func, node_args, node_kwargs)
         node.meta["val"], node.meta["line"] = out, user_line()
+        if is_draw and values is None:
+            self.draw_order.add(func, node)
         handles = [t for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, CsxTensor)]
         wrapped = self._wrap(out, node, {id(t._fake): t for t in handles})
         changed = mutated_arguments(func, plain_args, plain_kwargs)
         if changed and isinstance(changed[0], torch.Tensor) and not isinstance(changed[0], CsxTensor):
             return changed[0]
         return return_and_correct_aliasing(func, args, kwargs, wrapped)
+
+    def _dropped(self, args: tuple[Any, ...], mask: fx.Node) -> Any:
+        """`native_dropout` with a mask that was drawn before."""
+        source, probability = args[0], args[1]
+        keep = CsxTensor(mask.meta["val"], host=False)
+        keep._recorder, keep._node = self, mask
+        kept = self.record(aten.mul.Tensor, (source, keep), {})
+        scale = 0.0 if probability == 1 else 1 / (1 - probability)
+        return self.record(aten.mul.Tensor, (kept, scale), {}), keep
 
     def _note_write(self, handle: CsxTensor) -> None:
         """Mark the input whose memory `handle` is, or views, as changed by the program."""

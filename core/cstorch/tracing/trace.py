@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from cstorch._torch_private.backward import around_engine
 from cstorch.device import CsxTensor, ValueCell
 from cstorch.errors import TraceError
 from cstorch.tracing import nest
@@ -125,11 +126,13 @@ def trace(
             stack.enter_context(watch)
             stack.enter_context(scheduler_steps(stepper.tables, recording))
             stack.enter_context(recorder.gradients.watching())
+            stack.enter_context(recorder.draw_order.watching())
             stack.enter_context(symbolic_math())
             # The engine sizes its device queues at the process's first backward: stay in this thread.
             stack.enter_context(torch.autograd.set_multithreading_enabled(False))
             stack.enter_context(recorder)
-            stack.enter_context(StepFunctions(recorder.scalar_input, recorder.gradients))
+            functions = stack.enter_context(StepFunctions(recorder.scalar_input, recorder.gradients))
+            stack.enter_context(around_engine(functions.resumed))
             returned = step(*args, **kwargs)
             stepper.tables.conceal(by_user=True)
             rebinding.settle(recording, name)

@@ -1,0 +1,34 @@
+"""PyTorch's private surface for backward: the call of the autograd engine and the function modes (torch 2.13)."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
+
+__all__ = ["around_engine", "is_on"]
+
+
+def is_on(mode: TorchFunctionMode) -> bool:
+    """Whether `mode` sees the calls that are made now."""
+    return any(known is mode for known in _get_current_function_mode_stack())
+
+
+@contextlib.contextmanager
+def around_engine(enter: Callable[[], contextlib.AbstractContextManager[Any]]) -> Iterator[None]:
+    """Within, every run of the autograd engine happens in the context that `enter` makes."""
+    autograd: Any = torch.autograd
+    run = autograd._engine_run_backward
+
+    def run_in_context(*args: Any, **kwargs: Any) -> Any:
+        with enter():
+            return run(*args, **kwargs)
+
+    autograd._engine_run_backward = run_in_context
+    try:
+        yield
+    finally:
+        autograd._engine_run_backward = run
