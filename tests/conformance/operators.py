@@ -1,0 +1,192 @@
+"""torch's database of operators (`op_db`) as conformance items: a traced step on csx against the cpu.
+
+An item is an operator with a dtype. Each of its sample inputs goes through a traced step, forward and, where the
+operator has a derivative, backward. The program runs with the sample that it was traced with, once more, and with
+fresh values of the same shapes; every output and gradient is compared with eager PyTorch on the cpu.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import unittest
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import cstorch
+import torch
+from cstorch.errors import TraceError
+from torch.testing._internal.common_methods_invocations import op_db
+from torch.utils import _pytree as pytree
+
+DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool, torch.complex64)
+SAMPLES = int(os.environ.get("CONFORMANCE_SAMPLES", "0")) or None
+"""At most so many samples of an item; all of them by default."""
+
+SEED = 42
+"""Before every run; operators of the database that draw random numbers set this very seed themselves."""
+
+SABOTAGE = os.environ.get("CONFORMANCE_SABOTAGE", "")
+""" "stale" feeds replays the values of the trace, "disturbed" changes outputs: to see that the comparison bites."""
+
+_UNSET = frozenset({"empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided"})
+"""Operators whose results have no defined values."""
+
+Call = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
+
+
+def items() -> list[tuple[str, Callable[[], None]]]:
+    """Every operator with each dtype that it takes on the cpu, and every in-place variant."""
+    found = []
+    for op in op_db:
+        name = op.name + (f".{op.variant_test_name}" if op.variant_test_name else "")
+        for dtype in DTYPES:
+            if dtype in op.supported_dtypes("cpu"):
+                short = str(dtype).removeprefix("torch.")
+                found.append((f"{name}/{short}", _item(op, dtype, op)))
+                inplace = op.inplace_variant
+                if inplace is not None:
+                    found.append((f"{name}_/{short}", _item(op, dtype, _on_a_copy(inplace))))
+    return found
+
+
+def _on_a_copy(inplace: Callable[..., Any]) -> Call:
+    """An in-place operator on a copy: the sample is a leaf, which autograd does not let be changed."""
+
+    def call(x: Any, *args: Any, **kwargs: Any) -> Any:
+        return inplace(x.clone(), *args, **kwargs)
+
+    return call
+
+
+def _item(op: Any, dtype: torch.dtype, call: Any) -> Callable[[], None]:
+    def run() -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            _check(op, dtype, call)
+
+    return run
+
+
+def _samples(op: Any, dtype: torch.dtype, seed: int) -> Iterator[Any]:
+    torch.manual_seed(seed)
+    differentiable = dtype in op.supported_backward_dtypes("cpu") and op.supports_autograd
+    made = op.sample_inputs("cpu", dtype, requires_grad=differentiable)
+    return itertools.islice(made, SAMPLES)
+
+
+def _check(op: Any, dtype: torch.dtype, call: Any) -> None:
+    tried, refusals = 0, []
+    for number, (sample, fresh) in enumerate(zip(_samples(op, dtype, 1), _samples(op, dtype, 2), strict=True)):
+        try:
+            _check_sample(op, call, sample, fresh)
+            tried += 1
+        except unittest.SkipTest:
+            continue
+        except TraceError as error:
+            refusals.append(error)
+        except AssertionError as error:
+            raise AssertionError(f"sample {number}: {error}") from None
+    if refusals:
+        raise refusals[0]
+    if not tried:
+        raise unittest.SkipTest("plain PyTorch runs none of the samples")
+
+
+def _check_sample(op: Any, call: Any, sample: Any, fresh: Any) -> None:
+    values, spec = pytree.tree_flatten((sample.input, sample.args, sample.kwargs))
+    others, other_spec = pytree.tree_flatten((fresh.input, fresh.args, fresh.kwargs))
+    if spec != other_spec or not all(_alike(a, b) for a, b in zip(values, others, strict=False)):
+        others = values
+    program = _Step(call, values, spec)
+    runs = [values, values, others]
+    truths = []
+    for leaves in runs:
+        torch.manual_seed(SEED)
+        try:
+            truths.append(program.compute(_detached(leaves)))
+        except Exception as error:
+            raise unittest.SkipTest(f"plain PyTorch: {type(error).__name__}") from error
+    for number, (leaves, truth) in enumerate(zip(runs, truths, strict=True)):
+        torch.manual_seed(SEED)
+        found = program.on_csx(_detached(values if SABOTAGE == "stale" else leaves))
+        _compare(found, truth, op.name in _UNSET, f"run {number}")
+
+
+def _alike(a: Any, b: Any) -> bool:
+    if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
+        return a.shape == b.shape and a.dtype == b.dtype and a.layout == b.layout
+    return type(a) is type(b) and bool(a == b)
+
+
+def _detached(leaves: list[Any]) -> list[Any]:
+    return [v.detach().clone() if isinstance(v, torch.Tensor) else v for v in leaves]
+
+
+class _Step:
+    """One sample as a step: the operator's results and the gradients of its inputs."""
+
+    def __init__(self, call: Any, values: list[Any], spec: Any) -> None:
+        self._call, self._spec = call, spec
+        self._constants = values
+        self._tensors = [i for i, v in enumerate(values) if isinstance(v, torch.Tensor)]
+        self._wants_grad = [i for i in self._tensors if values[i].requires_grad]
+        self._step = cstorch.trace(self._traced)
+        self._found: list[Any] = []
+        self._structure: Any = None
+
+    def compute(self, leaves: list[Any]) -> list[Any]:
+        """Outputs and gradients; also what the traced step does."""
+        leaves = list(leaves)
+        for i in self._wants_grad:
+            leaves[i] = leaves[i].detach().requires_grad_()
+        x, args, kwargs = pytree.tree_unflatten(leaves, self._spec)
+        outputs = pytree.tree_leaves(self._call(x, *args, **kwargs))
+        found = [t.detach() if isinstance(t, torch.Tensor) else t for t in outputs]
+        ends = [t for t in outputs if isinstance(t, torch.Tensor) and t.requires_grad]
+        if ends and self._wants_grad:
+            wanted = [leaves[i] for i in self._wants_grad]
+            weights = [torch.linspace(1, 2, t.numel(), device=t.device).view(t.shape).to(t.dtype) for t in ends]
+            found += torch.autograd.grad(ends, wanted, weights, allow_unused=True)
+        return found
+
+    def _traced(self, tensors: list[torch.Tensor]) -> None:
+        leaves = list(self._constants)
+        for i, tensor in zip(self._tensors, tensors, strict=True):
+            leaves[i] = tensor
+        self._keep(self.compute(leaves))
+
+    def _keep(self, found: list[Any]) -> None:
+        take = self._found
+
+        @cstorch.step_closure
+        def keep(values: list[Any]) -> None:
+            take[:] = values
+
+        keep(found)
+
+    def on_csx(self, leaves: list[Any]) -> list[Any]:
+        """Outputs and gradients of the traced step, traced at the first call."""
+        self._found.clear()
+        self._step([leaves[i] for i in self._tensors])
+        if SABOTAGE == "disturbed":
+            return [t + 1 if isinstance(t, torch.Tensor) and t.dtype.is_floating_point else t for t in self._found]
+        return list(self._found)
+
+
+def _compare(found: list[Any], truth: list[Any], shapes_only: bool, where: str) -> None:
+    assert len(found) == len(truth), f"{where}: {len(found)} results, expected {len(truth)}"
+    for i, (a, b) in enumerate(zip(found, truth, strict=True)):
+        if not isinstance(b, torch.Tensor):
+            assert type(a) is type(b) and (a == b or a != a), f"{where}, result {i}: {a!r}, expected {b!r}"
+            continue
+        assert isinstance(a, torch.Tensor), f"{where}, result {i}: {type(a).__name__}, expected a tensor"
+        if shapes_only:
+            assert (a.shape, a.dtype) == (b.shape, b.dtype), f"{where}, result {i}: {a.shape} {a.dtype}"
+            continue
+        if b.layout is not torch.strided:
+            a, b = a.to_dense(), b.to_dense()
+        torch.testing.assert_close(
+            a, b, equal_nan=True, check_device=False, msg=lambda m, n=i: f"{where}, result {n}: {m}"
+        )
