@@ -21,6 +21,7 @@ from cstorch.device import CSX, CsxTensor
 from cstorch.tracing.attention import flash_attention, takes_flash_attention
 from cstorch.tracing.gradients import GradientLedger
 from cstorch.tracing.scalars import HostScalar
+from cstorch.tracing.static_forms import static_form
 
 _TAKES_SCALAR_TENSORS = frozenset(
     {
@@ -78,6 +79,9 @@ class StepFunctions(TorchFunctionMode):
             return self._tensor(func, args, kwargs)
         if func is F.scaled_dot_product_attention and takes_flash_attention(*args, **kwargs):
             return flash_attention(*args, **kwargs)
+        static = static_form(func, args, kwargs)
+        if static is not NotImplemented:
+            return static
         for key in ("alpha", "value"):
             if key in kwargs and _is_scalar_tensor(kwargs[key]) and name.rstrip("_") in _SCALED_TERM:
                 return self._scaled(name, key, args, kwargs)

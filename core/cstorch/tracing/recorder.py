@@ -36,6 +36,8 @@ from cstorch.where import user_line
 
 aten = torch.ops.aten
 
+_RESIZES = frozenset({aten.resize_.default, aten.resize_as_.default})
+
 
 @dataclass
 class Input:
@@ -207,6 +209,11 @@ class Recorder(TorchDispatchMode):
                 f"{func} at {user_line()} makes a sparse tensor ({kwargs['layout']}), whose size in memory depends on "
                 "values, so it cannot be part of a program that is compiled once. Use dense tensors: "
                 "nn.Embedding(..., sparse=False), and Adam instead of SparseAdam."
+            )
+        if func in _RESIZES:
+            raise TraceError(
+                f"{func} at {user_line()} changes the size of a tensor in place, which a program cannot follow. "
+                "Make a new tensor of that size, for example with reshape() or new_zeros()."
             )
         plain_args, plain_kwargs = args, kwargs
         for t in mutated_arguments(func, args, kwargs):

@@ -28,6 +28,7 @@ from cstorch.tracing.rebinding import Rebinding, look_around
 from cstorch.tracing.recorder import Input, Recorder
 from cstorch.tracing.scalars import HostScalar, Number, symbolic_math
 from cstorch.tracing.schedulers import scheduler_steps
+from cstorch.where import user_line
 
 aten = torch.ops.aten
 
@@ -93,6 +94,12 @@ def trace(
     Raises:
         TraceError: The step does what a program cannot repeat; the user's line is in the message.
     """
+    for tensor in leaves:
+        if tensor.layout != torch.strided:
+            raise TraceError(
+                f"the step {name!r} was called at {user_line()} with a sparse tensor ({tensor.layout}), whose size in "
+                "memory depends on its values, so it cannot be the input of a program. Call it with tensor.to_dense()."
+            )
     recorder = Recorder([t.detach().contiguous() for t in leaves], numbers)
     recording = Recording(recorder)
     stepper = OptimizerSteps(recorder)
