@@ -27,6 +27,7 @@ __all__ = [
     "default_device",
     "deterministic",
     "fake_of",
+    "masks_as_given",
     "mutated_arguments",
     "outside_modes",
     "raw_optimizer_step",
@@ -84,3 +85,20 @@ def raw_optimizer_step(optimizer: torch.optim.Optimizer) -> Any:
     """The class's `step` without the wrapper that calls step hooks and profilers."""
     step = type(optimizer).step
     return getattr(step, "__wrapped__", step) if getattr(step, "hooked", False) else step
+
+
+@contextlib.contextmanager
+def masks_as_given() -> Iterator[None]:
+    """nn.Transformer does not look into its masks within: it would read them to see whether they are causal."""
+    from torch.nn.modules import transformer
+
+    before = transformer._detect_is_causal_mask
+
+    def detect(mask: torch.Tensor | None, is_causal: bool | None = None, size: int | None = None) -> bool:
+        return is_causal is True
+
+    transformer._detect_is_causal_mask = detect
+    try:
+        yield
+    finally:
+        transformer._detect_is_causal_mask = before

@@ -12,7 +12,9 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
+from cstorch.device.registration import CSX
 from cstorch.device.tensor import CsxTensor, observer
 
 _apply: Callable[..., nn.Module] = nn.Module._apply
@@ -32,6 +34,23 @@ def _apply_keeping_all(self: nn.Module, fn: Callable[..., Any], recurse: bool = 
         return _apply_keeping_identity(self, fn, recurse)
     finally:
         _moving = before
+
+
+def _apply_to_lazy(self: nn.Module, fn: Callable[..., Any], recurse: bool = True) -> nn.Module:
+    """Tensors whose shape is not known yet hold nothing to move: they note that they shall be made on csx."""
+    places = [
+        (d, n, t) for d in (self._parameters, self._buffers) for n, t in d.items() if t is not None and is_lazy(t)
+    ]
+    if not places or fn(torch.empty(0)).device.type != CSX.type:
+        return _apply_keeping_all(self, fn, recurse)
+    for holder, name, tensor in places:
+        tensor._on_csx = True
+        holder[name] = None
+    try:
+        return _apply_keeping_all(self, fn, recurse)
+    finally:
+        for holder, name, tensor in places:
+            holder[name] = tensor
 
 
 def _apply_keeping_identity(self: nn.Module, fn: Callable[..., Any], recurse: bool = True) -> nn.Module:
@@ -104,5 +123,5 @@ def _swap_noticed(t1: torch.Tensor, t2: torch.Tensor) -> None:
 def install() -> None:
     """Wrap `nn.Module._apply` and `torch.utils.swap_tensors`, once; the second so that programs notice a swap."""
     if nn.Module._apply is _apply:
-        nn.Module._apply = _apply_keeping_all  # type: ignore[method-assign]
+        nn.Module._apply = _apply_to_lazy  # type: ignore[method-assign]
         torch.utils.swap_tensors = _swap_noticed

@@ -7,8 +7,10 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.modules.module import register_module_forward_pre_hook
 
+from cstorch._torch_private.tracing import outside_modes
 from cstorch.device import CsxTensor
 from cstorch.device.tensor import observer
 from cstorch.tracing import nest
@@ -115,6 +117,10 @@ class _ModuleHolder(Holder):
         return self.thing.items()
 
 
+def _shape_only(value: Any) -> Any:
+    return torch.empty(value.shape, dtype=value.dtype, device="meta") if isinstance(value, torch.Tensor) else value
+
+
 class ModuleWatch:
     """The modules that one trace meets.
 
@@ -137,13 +143,19 @@ class ModuleWatch:
             self.meet_all(root)
 
     def __enter__(self) -> ModuleWatch:
-        self._hook = register_module_forward_pre_hook(lambda module, args: self.meet(module))
+        self._hook = register_module_forward_pre_hook(self._before_forward)
         self._reads.__enter__()
         return self
 
     def __exit__(self, *error: object) -> None:
         self._reads.__exit__(*error)
         self._hook.remove()
+
+    def _before_forward(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        if isinstance(module, LazyModuleMixin) and module.has_uninitialized_params():
+            with outside_modes(), torch._C.DisableTorchFunction():  # as in eager, once: only shapes are needed
+                module.initialize_parameters(*(_shape_only(a) for a in args))
+        self.meet(module)
 
     def meet_all(self, root: nn.Module) -> None:
         """Note a module and those in it."""

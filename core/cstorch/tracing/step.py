@@ -89,6 +89,10 @@ class BoundProgram:
         inputs += self._buffers
         return inputs
 
+    def take_first(self, program: Program) -> None:
+        """The next run's work on the host was done already, while `program` was traced of the same step."""
+        self._first = program.first_scalars
+
     def _gather(self) -> None:
         """Collect the host tensors of the state; again only when a csx tensor somewhere was given other contents."""
         state = self.program.state
@@ -203,7 +207,7 @@ class TracedStep:
             bound = self._find(key, numbers) or self._make(backend, key, args, kwargs, leaves, numbers)
             self._latest, self._latest_key = bound, parts
         elif backend.retraces:
-            self._retrace(backend, bound.program, args, kwargs, leaves, numbers)
+            self._retrace(backend, bound, args, kwargs, leaves, numbers)
         return bound.run(leaves, numbers)
 
     def _find(self, key: Any, numbers: list[Number]) -> BoundProgram | None:
@@ -246,13 +250,20 @@ class TracedStep:
             backend.is_tracing = False
 
     def _retrace(
-        self, backend: Any, kept: Program, args: Any, kwargs: Any, leaves: list[torch.Tensor], numbers: list[Number]
+        self,
+        backend: Any,
+        bound: BoundProgram,
+        args: Any,
+        kwargs: Any,
+        leaves: list[torch.Tensor],
+        numbers: list[Number],
     ) -> None:
         """Run the Python of the step again and compare; what it warns of was said at the first trace."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             now = self._trace(backend, args, kwargs, leaves, numbers)
-        compare(kept, now, numbers)
+        compare(bound.program, now)
+        bound.take_first(now)
 
     def _announce(self, key: Any, numbers: list[Number]) -> None:
         """Log the trace; warn of the second program, refuse one too many."""
