@@ -101,3 +101,23 @@ def test_flags_are_checked_at_assignment():
     with pytest.raises(AttributeError, match="no flag 'nothing'"):
         _ = debug.nothing
     assert repr(debug) == "csx.debug(retrace_every_iteration=False)"
+
+
+def test_a_scheduler_in_a_retraced_step_steps_once_a_call(csx, monkeypatch):
+    monkeypatch.setattr(cstorch.backends.csx.debug, "retrace_every_iteration", True)
+    weight = torch.nn.Parameter(torch.ones(1))
+    optimizer = torch.optim.SGD([weight], lr=1.0)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+    cstorch.compile(torch.nn.ParameterList([weight]))
+
+    @cstorch.trace
+    def step():
+        optimizer.zero_grad()
+        weight.sum().backward()
+        optimizer.step()
+        scheduler.step()
+
+    for _ in range(4):
+        step()
+    assert optimizer.param_groups[0]["lr"] == 0.5**4
+    torch.testing.assert_close(weight.detach().cpu(), torch.tensor([1 - (1 + 0.5 + 0.25 + 0.125)]))

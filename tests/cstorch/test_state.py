@@ -154,3 +154,16 @@ def test_a_host_tensor_moved_in_the_step_is_read_at_each_run(csx):
         mask.fill_(value)
         step(torch.ones(2))
     assert [s.tolist() for s in seen] == [[1, 1], [2, 2], [3, 3]]
+
+
+def test_a_host_tensor_that_the_step_reads_and_changes_is_refused(csx):
+    model = torch.nn.Linear(2, 2)
+    cstorch.compile(model)
+    average = torch.optim.swa_utils.AveragedModel(model)
+
+    @cstorch.trace
+    def step():
+        average.update_parameters(model)
+
+    with pytest.raises(cstorch.errors.TraceError, match=r"changes a cpu tensor .* the host at .*\.to\(\"csx\"\)"):
+        step()

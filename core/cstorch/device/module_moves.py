@@ -38,7 +38,7 @@ def _apply_keeping_all(self: nn.Module, fn: Callable[..., Any], recurse: bool = 
 
 def _apply_to_lazy(self: nn.Module, fn: Callable[..., Any], recurse: bool = True) -> nn.Module:
     """Tensors whose shape is not known yet hold nothing to move: they note that they shall be made on csx."""
-    places = [
+    places: list[tuple[dict[str, Any], str, Any]] = [
         (d, n, t) for d in (self._parameters, self._buffers) for n, t in d.items() if t is not None and is_lazy(t)
     ]
     if not places or fn(torch.empty(0)).device.type != CSX.type:

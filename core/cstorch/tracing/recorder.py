@@ -79,6 +79,7 @@ class Recorder(TorchDispatchMode):
         self._born = WeakIdKeyDictionary()  # host tensors that the step itself made
         self.draws = HostDraws(self)
         self.redraws = False
+        self._looked_at: dict[int, str] = {}  # host tensors from outside that the host computed with, and the line
         self._keep: list[Any] = []  # objects known by id stay alive as long as their id is used
 
     # -- inputs ------------------------------------------------------------------------------------------
@@ -187,6 +188,10 @@ class Recorder(TorchDispatchMode):
         if not on_device and not any(isinstance(t, CsxTensor) or id(t) in self._handles for t in tensors):
             changed = [t for t in mutated_arguments(func, args, kwargs) if isinstance(t, torch.Tensor)]
             if all(t in self._born for t in changed):
+                for t in tensors:
+                    if t not in self._born:
+                        self._looked_at.setdefault(id(t), user_line())
+                        self._keep.append(t)
                 drawn = self.draws.repeat(func, args, kwargs)
                 out = func(*args, **kwargs)
                 if drawn is not None:
@@ -218,6 +223,13 @@ class Recorder(TorchDispatchMode):
         plain_args, plain_kwargs = args, kwargs
         for t in mutated_arguments(func, args, kwargs):
             if isinstance(t, torch.Tensor):
+                if id(t) in self._looked_at and id(t) not in self._handles:
+                    raise TraceError(
+                        f"{func} at {user_line()} changes a cpu tensor of shape {tuple(t.shape)} that the step computed "
+                        f"with on the host at {self._looked_at[id(t)]}. That would be done once, with the value of "
+                        'the first step. Move the tensor to the device before the step, with .to("csx"), or change it '
+                        "outside the step."
+                    )
                 self._note_write(self._handle_of(t))
         args, kwargs = pytree.tree_map_only(torch.Tensor, self._handle_of, (args, kwargs))
         fake_args, fake_kwargs = pytree.tree_map_only(CsxTensor, lambda t: t._fake, (args, kwargs))

@@ -84,7 +84,8 @@ def _cov(
     norm = norm.clamp(min=0) if isinstance(norm, torch.Tensor) else max(norm, 0)
     centred = x - mean.unsqueeze(1)
     product = centred @ (centred if weights is None else centred * weights).t().conj()
-    return (product / norm).squeeze()
+    made: torch.Tensor = (product / norm).squeeze()
+    return made
 
 
 def _corrcoef(x: torch.Tensor) -> torch.Tensor:
