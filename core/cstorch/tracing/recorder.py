@@ -225,7 +225,7 @@ class Recorder(TorchDispatchMode):
             if isinstance(t, torch.Tensor):
                 if id(t) in self._looked_at and id(t) not in self._handles:
                     raise TraceError(
-                        f"{func} at {user_line()} changes a cpu tensor of shape {tuple(t.shape)} that the step computed "
+                        f"{func} at {user_line()} changes a cpu tensor {tuple(t.shape)} that the step computed "
                         f"with on the host at {self._looked_at[id(t)]}. That would be done once, with the value of "
                         'the first step. Move the tensor to the device before the step, with .to("csx"), or change it '
                         "outside the step."
