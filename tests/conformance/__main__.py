@@ -26,7 +26,7 @@ DATABASES = ("operators", "modules", "optimizers")
 
 def load(database: str) -> list[Item]:
     """All items of one database, their names led by its own."""
-    module = __import__(database)
+    module = __import__(f"{database.removesuffix('s')}_items")
     return [(f"{database}/{name}", run) for name, run in module.items()]
 
 

@@ -14,12 +14,12 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 import harness
-import modules
-import operators
-import optimizers
+import module_items
+import operator_items
+import optimizer_items
 from expected import EXPECTED
 
-COUNTS = {"operators": 120, "modules": 25, "optimizers": 20}
+SOURCES = {"operators": (operator_items, 120), "modules": (module_items, 25), "optimizers": (optimizer_items, 20)}
 
 
 def sample(database, items, count):
@@ -28,13 +28,13 @@ def sample(database, items, count):
 
 @pytest.fixture(autouse=True)
 def few_samples(monkeypatch, csx):
-    monkeypatch.setattr(operators, "SAMPLES", 2)
+    monkeypatch.setattr(operator_items, "SAMPLES", 2)
 
 
-@pytest.mark.parametrize("source", [operators, modules, optimizers], ids=lambda m: m.__name__)
-def test_a_sample_agrees_with_the_cpu_or_is_refused_as_expected(source):
-    name = source.__name__
-    results = [harness.Result(n, *harness.outcome_of(run)) for n, run in sample(name, source.items(), COUNTS[name])]
+@pytest.mark.parametrize("database", SOURCES)
+def test_a_sample_agrees_with_the_cpu_or_is_refused_as_expected(database):
+    source, count = SOURCES[database]
+    results = [harness.Result(n, *harness.outcome_of(run)) for n, run in sample(database, source.items(), count)]
     surprises = harness.surprises(results, EXPECTED)
     assert not surprises, "\n".join(f"{r.outcome} {r.name}: {r.reason[:300]}" for r in surprises)
     assert sum(r.outcome == "pass" for r in results) > len(results) // 2
@@ -43,8 +43,8 @@ def test_a_sample_agrees_with_the_cpu_or_is_refused_as_expected(source):
 @pytest.mark.parametrize("sabotage", ["stale", "disturbed"])
 def test_the_comparison_bites(sabotage, monkeypatch):
     names = {"add/float32", "nn.functional.linear/float32", "sum/float32", "mul/float64"}
-    chosen = [item for item in operators.items() if item[0] in names]
-    monkeypatch.setattr(operators, "SABOTAGE", sabotage)
+    chosen = [item for item in operator_items.items() if item[0] in names]
+    monkeypatch.setattr(operator_items, "SABOTAGE", sabotage)
     assert len(chosen) == len(names)
     for name, run in chosen:
         assert harness.outcome_of(run)[0] == "wrong", name
