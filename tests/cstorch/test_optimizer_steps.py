@@ -388,7 +388,7 @@ def test_sparse_gradients_are_refused(csx):
 
 def items_of_every_optimizer():
     """Of torch's database the first configuration of each optimizer; all of them run as conformance tests."""
-    from conformance.optimizers import items
+    from conformance.optimizer_items import items
 
     return {name.partition("[")[0]: run for name, run in reversed(items())}
 
