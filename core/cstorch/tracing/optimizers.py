@@ -24,6 +24,7 @@ from cstorch.tracing.optimizer_binding import Birth, OptimizerBinding
 from cstorch.tracing.optimizer_functions import OptimizerFunctions, tensor_extremes
 from cstorch.tracing.optimizer_state import Snapshot, create_state, is_of_torch
 from cstorch.tracing.recorder import Recorder
+from cstorch.where import user_line
 
 REFUSED = {
     "LBFGS": "it evaluates the model several times in a step and decides on the values how often",
@@ -120,7 +121,7 @@ class OptimizerSteps:
         name = type(optimizer).__name__
         if name in REFUSED:
             raise OptimizerError(
-                f"torch.optim.{name} cannot be part of a traced step: {REFUSED[name]}. "
+                f"torch.optim.{name} cannot be part of a traced step (at {user_line()}): {REFUSED[name]}. "
                 "Use Adam, AdamW or SGD, or train this model with the CPU backend."
             )
         if self.tables.paused:
