@@ -13,29 +13,6 @@ import torch
 _DTYPES = frozenset({torch.float32, torch.float64, torch.bfloat16, torch.float16})
 
 
-def takes_flash_attention(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attn_mask: torch.Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> bool:
-    """Whether PyTorch's cpu flash kernel computes this call; the arguments are those of the torch function."""
-    heads = (query, key, value)
-    if dropout_p != 0 or enable_gqa or not all(isinstance(t, torch.Tensor) and t.dim() == 4 for t in heads):
-        return False
-    if len({t.dtype for t in heads}) != 1 or query.dtype not in _DTYPES or len({t.shape[-1] for t in heads}) != 1:
-        return False
-    if len({t.shape[:2] for t in heads}) != 1 or any(t.stride(-1) != 1 or t.numel() == 0 for t in heads):
-        return False
-    if attn_mask is None:
-        return True
-    return not is_causal and not attn_mask.requires_grad and attn_mask.dim() in (2, 4)
-
-
 def flash_attention(
     query: torch.Tensor,
     key: torch.Tensor,
@@ -46,7 +23,16 @@ def flash_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Any:
-    """The call on the flash kernel."""
+    """The call, with the arguments of the torch function, on the flash kernel; NotImplemented where it has none."""
+    heads = (query, key, value)
+    if dropout_p != 0 or enable_gqa or not all(isinstance(t, torch.Tensor) and t.dim() == 4 for t in heads):
+        return NotImplemented
+    if len({t.dtype for t in heads}) != 1 or query.dtype not in _DTYPES or len({t.shape[-1] for t in heads}) != 1:
+        return NotImplemented
+    if len({t.shape[:2] for t in heads}) != 1 or any(t.stride(-1) != 1 or t.numel() == 0 for t in heads):
+        return NotImplemented
+    if attn_mask is not None and (is_causal or attn_mask.requires_grad or attn_mask.dim() not in (2, 4)):
+        return NotImplemented
     if attn_mask is not None and attn_mask.dtype == torch.bool:
         zeros = torch.zeros_like(attn_mask, dtype=query.dtype)
         attn_mask = zeros.masked_fill(attn_mask.logical_not(), float("-inf"))

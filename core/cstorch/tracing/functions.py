@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 from cstorch._torch_private.backward import is_on
 from cstorch.device import CSX, CsxTensor
-from cstorch.tracing.attention import flash_attention, takes_flash_attention
+from cstorch.tracing.attention import flash_attention
 from cstorch.tracing.gradients import GradientLedger
 from cstorch.tracing.scalars import HostScalar
 from cstorch.tracing.static_forms import static_form
@@ -77,9 +77,8 @@ class StepFunctions(TorchFunctionMode):
             return func(*args, **kwargs)
         if name in ("tensor", "as_tensor") and func in (torch.tensor, torch.as_tensor):
             return self._tensor(func, args, kwargs)
-        if func is F.scaled_dot_product_attention and takes_flash_attention(*args, **kwargs):
-            return flash_attention(*args, **kwargs)
-        static = static_form(func, args, kwargs)
+        attends = func is F.scaled_dot_product_attention
+        static = flash_attention(*args, **kwargs) if attends else static_form(func, args, kwargs)
         if static is not NotImplemented:
             return static
         for key in ("alpha", "value"):
