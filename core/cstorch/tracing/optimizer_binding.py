@@ -49,7 +49,8 @@ class OptimizerBinding:
         self._absent = list({id(b.parameter): b.parameter for b in births}.values())
         self._counts = [len(known) for known in self._parameters]
         self._tables = list(self._state.values())
-        self._values = [*(value for table in self._tables for value in table.values()), *_END]
+        self._views = [table.values() for table in self._tables]
+        self._values = [*chain.from_iterable(self._views), *_END]
         self._counts_itself = any(map(is_number, self._values))
         entries = [(table, k, v) for table in self._tables for k, v in table.items() if isinstance(v, torch.Tensor)]
         self._entries = [(table, key) for table, key, _ in entries]
@@ -71,13 +72,11 @@ class OptimizerBinding:
 
     def _has_same_state(self) -> bool:
         tables = self._state.values()
-        if not self._counts_itself:
-            return all(map(is_, chain(chain.from_iterable(map(dict.values, tables)), _END), self._values))
-        return (
-            len(tables) == len(self._tables)
-            and all(map(is_, tables, self._tables))
-            and all(map(is_, starmap(getitem, self._entries), self._tensors))
-        )
+        if len(tables) != len(self._tables) or not all(map(is_, tables, self._tables)):
+            return False
+        if self._counts_itself:
+            return all(map(is_, starmap(getitem, self._entries), self._tensors))
+        return all(map(is_, chain(chain.from_iterable(self._views), _END), self._values))
 
     def mismatch(self) -> str:
         """Why `holds` is false, in words."""
