@@ -10,8 +10,9 @@ from typing import Any
 import torch
 
 from cstorch._torch_private.inductor import aot_compile, cpp_compiler, load_library, lower_as_buffer
+from cstorch.compiler.bias import unfuse_bias
 from cstorch.compiler.passes import copy_graph
-from cstorch.compiler.realize import realize_scalars, unfuse_bias
+from cstorch.compiler.realize import realize_scalars
 from cstorch.tracing.program import Program
 
 GENERATION = 2
