@@ -6,12 +6,12 @@ strategy with the optimizer. Both ways end in `AutomaticOptimization.run`, which
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import cstorch
 import torch
 
+from lightning_cerebras._core.counters import Counters
 from lightning_cerebras._core.logs import taped
 from lightning_cerebras._core.private import loop_of
 
@@ -71,6 +71,7 @@ class AutomaticOptimization:
     def __init__(self, strategy: Any, trainer: Any, module: Any) -> None:
         self.strategy, self.trainer, self.module = strategy, trainer, module
         self.loop = loop_of(trainer)
+        self._counters = Counters(trainer)
         self._values: tuple[Any, Any] | None = None
         self._steps: dict[Any, Any] = {}
         self.loop._make_closure = self.make_closure
@@ -94,7 +95,7 @@ class AutomaticOptimization:
             self.trainer.accumulate_grad_batches,
         )
         step = self._traced(variant, self._step)
-        step(closure.kwargs, closure.optimizer, optimizer, closure.zero, closure.backward)
+        step(self._counters.values(), closure.kwargs, closure.optimizer, optimizer, closure.zero, closure.backward)
         if closure.zero:
             progress = self.loop.optim_progress.optimizer.zero_grad
             progress.increment_ready()
@@ -110,15 +111,16 @@ class AutomaticOptimization:
             closure._result = self.run(closure, optimizer)
             return closure._result.loss
         result = closure() if closure is not None else None
-        self._traced("optimizer_step", self._step_optimizer)(optimizer, kwargs)
+        self._traced("optimizer_step", self._step_optimizer)(self._counters.values(), optimizer, kwargs)
         return result
 
     def _traced(self, variant: Any, function: Any) -> Any:
         """The traced step of a variant; each variant is a function of its own, with its own programs."""
         if variant not in self._steps:
 
-            def step(*args: Any) -> None:
-                function(*args)
+            def step(numbers: tuple[int, ...], *args: Any) -> None:
+                with taped(self.trainer, self.module), self._counters.standing_in(numbers):
+                    function(*args)
 
             step.__name__ = variant if isinstance(variant, str) else "training_step"
             self._steps[variant] = cstorch.trace(step)
@@ -135,37 +137,27 @@ class AutomaticOptimization:
         backward: bool,
     ) -> None:
         keep = cstorch.step_closure(self._keep)
-        with taped(self.trainer, self.module), torch.enable_grad():
+        with torch.enable_grad():
             result = self.loop._training_step(kwargs)
-            if result.closure_loss is None:
-                raise ValueError(
-                    "training_step returned None. Whether a step is skipped cannot be decided from one batch "
-                    "to the next when it is traced once with accelerator='csx'. Return a loss, for example "
-                    "0.0 * loss for a batch that must not count."
-                )
             if zero:
                 self._zero_grad(owner, kwargs.get("batch_idx", 0))
-            if backward:
+            if backward and result.closure_loss is not None:
                 self.strategy.backward(result.closure_loss, owner)
             if optimizer is not None:
                 self._update(optimizer, {})
             keep(result.loss, result.extra)
 
     def _step_optimizer(self, optimizer: Any, kwargs: dict[str, Any]) -> None:
-        with taped(self.trainer, self.module):
-            self._update(optimizer, kwargs)
+        self._update(optimizer, kwargs)
 
     def _zero_grad(self, optimizer: Any, batch_idx: Any) -> None:
-        progress = self.loop.optim_progress.optimizer.zero_grad
-        before = copy.deepcopy(progress.__dict__)  # counted at each run, not at the trace
         self.loop._on_before_zero_grad(optimizer)
         self.loop._optimizer_zero_grad(batch_idx, optimizer)
-        progress.__dict__.update(before)
 
     def _update(self, optimizer: Any, kwargs: dict[str, Any]) -> None:
         self.strategy.precision_plugin._after_closure(self.module, optimizer)
         with torch.no_grad():
             optimizer.step(**kwargs)
 
-    def _keep(self, loss: torch.Tensor, extra: dict[str, Any]) -> None:
+    def _keep(self, loss: torch.Tensor | None, extra: dict[str, Any]) -> None:
         self._values = loss, extra

@@ -5,6 +5,7 @@ Whatever of these a Lightning release moves is named in the error that a `Traine
 
 from __future__ import annotations
 
+import types
 from typing import Any
 
 CONNECTOR = ("_choose_strategy", "_check_and_init_precision")
@@ -19,6 +20,25 @@ AUTOMATIC = (
 )
 """Methods of `_AutomaticOptimization`; `_skip_backward`, `optim_progress` and `output_result_cls` beside them."""
 
+MANUAL = ("_on_before_step", "_on_after_step")
+"""Methods of `_ManualOptimization`; `optim_step_progress` beside them."""
+
+COUNTERS = (
+    "fit_loop.epoch_loop.automatic_optimization.optim_progress.optimizer.step.total.completed",
+    "fit_loop.epoch_loop.automatic_optimization.optim_progress.optimizer.zero_grad.total.completed",
+    "fit_loop.epoch_loop.automatic_optimization.optim_progress.optimizer.zero_grad.current.completed",
+    "fit_loop.epoch_loop.manual_optimization.optim_step_progress.total.completed",
+    "fit_loop.epoch_loop.manual_optimization.optim_step_progress.current.completed",
+    "fit_loop.epoch_loop.batch_progress.total.ready",
+    "fit_loop.epoch_loop.batch_progress.current.ready",
+    "fit_loop.epoch_loop.batch_progress.is_last_batch",
+    "fit_loop.epoch_progress.current.completed",
+)
+"""What a step counts, and what `global_step`, `current_epoch`, `fit_loop.batch_idx`, `is_last_batch` are read from."""
+
+METRICS = ("callback_metrics", "logged_metrics", "progress_bar_metrics")
+"""Properties of `Trainer` whose values differ from step to step."""
+
 PRECISION = ("_after_closure",)
 """Methods of `Precision`."""
 
@@ -31,6 +51,16 @@ def missing(owner: type, names: tuple[str, ...]) -> list[str]:
 def results_of(trainer: Any) -> Any:
     """The collection that `LightningModule.log` writes to, or None."""
     return trainer._results
+
+
+def is_of_lightning(frame: types.FrameType) -> bool:
+    """Whether a frame runs code of Lightning itself."""
+    return str(frame.f_globals.get("__name__", "")).startswith(("lightning.", "pytorch_lightning."))
+
+
+def manual_loop_of(trainer: Any) -> Any:
+    """The loop of manual optimisation."""
+    return trainer.fit_loop.epoch_loop.manual_optimization
 
 
 def loop_of(trainer: Any) -> Any:

@@ -6,7 +6,9 @@ import os
 from typing import Any
 
 from lightning_cerebras._core.automatic import AutomaticOptimization
+from lightning_cerebras._core.counters import Counters
 from lightning_cerebras._core.logs import taped
+from lightning_cerebras._core.manual import ManualOptimization
 
 
 class CSXStrategyMixin:
@@ -47,7 +49,7 @@ class CSXStrategyMixin:
         self._backend_options = {"compile_dir": compile_dir, "artifact_dir": artifact_dir}
         self._backend: Any = None
         self._owns_backend = False
-        self._automatic: AutomaticOptimization | None = None
+        self._optimization: AutomaticOptimization | ManualOptimization | None = None
         self._evaluations: dict[str, Any] = {}
         self._outputs: Any = None
 
@@ -106,19 +108,17 @@ class CSXStrategyMixin:
         super().setup(trainer)  # type: ignore[misc]
         module = self.lightning_module  # type: ignore[attr-defined]
         if trainer.state.fn == "fit":
-            if not module.automatic_optimization:
-                raise NotImplementedError(
-                    f"{type(module).__name__} sets automatic_optimization=False. Manual optimization is not part of "
-                    "this version of lightning_cerebras: use automatic optimization, or accelerator='cpu'."
-                )
-            self._automatic = AutomaticOptimization(self, trainer, module)
-        self._trainer = trainer
+            if module.automatic_optimization:
+                self._optimization = AutomaticOptimization(self, trainer, module)
+            else:
+                self._optimization = ManualOptimization(self, trainer, module, super().training_step)  # type: ignore[misc]
+        self._trainer, self._counters = trainer, Counters(trainer)
 
     def teardown(self) -> None:
         """Bring the module back to the host and end the backend."""
-        if self._automatic is not None:
-            self._automatic.close()
-        self._automatic = None
+        if self._optimization is not None:
+            self._optimization.close()
+        self._optimization = None
         self._evaluations.clear()
         try:
             super().teardown()  # type: ignore[misc]
@@ -130,9 +130,15 @@ class CSXStrategyMixin:
     # -- steps -------------------------------------------------------------------------------------------
 
     def optimizer_step(self, optimizer: Any, closure: Any, model: Any = None, **kwargs: Any) -> Any:
-        """One step of automatic optimisation."""
-        assert self._automatic is not None
-        return self._automatic.optimizer_step(optimizer, closure, **kwargs)
+        """`optimizer.step()`: of the whole step in automatic optimisation, of a part of it in manual optimisation."""
+        assert self._optimization is not None
+        return self._optimization.optimizer_step(optimizer, closure, **kwargs)
+
+    def training_step(self, *args: Any, **kwargs: Any) -> Any:
+        """The training step: part of a program in automatic optimisation, a program itself in manual optimisation."""
+        if isinstance(self._optimization, ManualOptimization):
+            return self._optimization.training_step(*args, **kwargs)
+        return super().training_step(*args, **kwargs)  # type: ignore[misc]
 
     def validation_step(self, *args: Any, **kwargs: Any) -> Any:
         """The validation step as a program; its outputs as cpu tensors."""
@@ -151,13 +157,13 @@ class CSXStrategyMixin:
             inner = getattr(super(), name)
             keep = self._cstorch.step_closure(self._keep)
 
-            def step(args: Any, kwargs: Any) -> None:
-                with taped(self._trainer, self.lightning_module):  # type: ignore[attr-defined]
+            def step(args: Any, kwargs: Any, numbers: tuple[int, ...]) -> None:
+                with taped(self._trainer, self.lightning_module), self._counters.standing_in(numbers):  # type: ignore[attr-defined]
                     keep(inner(*args, **kwargs))
 
             step.__name__ = name
             self._evaluations[name] = self._cstorch.trace(step)
-        self._evaluations[name](args, kwargs)
+        self._evaluations[name](args, kwargs, self._counters.values())
         outputs, self._outputs = self._outputs, None
         return outputs
 

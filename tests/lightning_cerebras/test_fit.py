@@ -195,25 +195,6 @@ def test_reading_a_value_in_a_step_names_the_line(tmp_path):
         run(Reads(), tmp_path)
 
 
-def test_returning_none_is_refused(tmp_path):
-    class Skips(Linear):
-        def training_step(self, batch, batch_idx):
-            return None
-
-    with pytest.raises(ValueError, match="training_step returned None"):
-        run(Skips(), tmp_path)
-
-
-def test_manual_optimization_is_refused(tmp_path):
-    class Manual(Linear):
-        def __init__(self):
-            super().__init__()
-            self.automatic_optimization = False
-
-    with pytest.raises(NotImplementedError, match="Manual optimization is not part of this version"):
-        run(Manual(), tmp_path)
-
-
 def test_branches_on_the_batch_index_are_followed(tmp_path):
     seen = []
 

@@ -1,0 +1,80 @@
+"""Lightning's counters in a traced step: `global_step`, `current_epoch` and their like are numbers of each call.
+
+A traced step is called with what they are now, and while it is traced they are the host scalars of that call: used as
+data they are inputs, in a comparison they are guards, so that nothing stands still.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from operator import attrgetter
+from typing import Any
+
+import cstorch
+from cstorch.where import user_line
+
+from lightning_cerebras._core.private import COUNTERS, METRICS, is_of_lightning
+
+
+class Counters:
+    """The counters of one trainer.
+
+    Args:
+        trainer: The trainer.
+    """
+
+    def __init__(self, trainer: Any) -> None:
+        self._trainer = trainer
+        self._read = attrgetter(*COUNTERS, "sanity_checking")
+
+    def values(self) -> tuple[int, ...]:
+        """What they are now; an argument for the traced step."""
+        return tuple(map(int, self._read(self._trainer)))
+
+    @contextlib.contextmanager
+    def standing_in(self, numbers: tuple[Any, ...]) -> Iterator[None]:
+        """Within, the counters are `numbers`; afterwards they are as before, whatever the step has counted.
+
+        Args:
+            numbers: The argument that `values` made, as the traced step received it.
+        """
+        trainer = self._trainer
+        kind: Any = next(c for c in type(trainer).__mro__ if "sanity_checking" in vars(c))
+        places = [(attrgetter(path.rpartition(".")[0])(trainer), path.rpartition(".")[2]) for path in COUNTERS]
+        before = [(owner, dict(vars(owner))) for owner, _ in places]
+        originals = {name: getattr(kind, name) for name in ("sanity_checking", *METRICS)}
+        for (owner, name), number in zip(places, numbers, strict=False):
+            setattr(owner, name, number)
+        kind.sanity_checking = _seen_by_user(originals["sanity_checking"], lambda: bool(numbers[-1]))
+        for name in METRICS:
+            setattr(kind, name, _seen_by_user(originals[name], lambda name=name: _refuse_metrics(name)))
+        stopping, trainer.should_stop = trainer.should_stop, False
+        try:
+            yield
+            if trainer.should_stop:
+                cstorch.step_closure(setattr)(trainer, "should_stop", True)
+        finally:
+            trainer.should_stop = stopping
+            for name, original in originals.items():
+                setattr(kind, name, original)
+            for owner, values in before:
+                vars(owner).update(values)
+
+
+def _seen_by_user(original: Any, instead: Any) -> property:
+    """The property, with another getter for the user's code than for Lightning's."""
+
+    def read(trainer: Any) -> Any:
+        return original.fget(trainer) if is_of_lightning(sys._getframe(1)) else instead()
+
+    return property(read, original.fset)
+
+
+def _refuse_metrics(name: str) -> Any:
+    raise ValueError(
+        f"the step reads trainer.{name} at {user_line()}. A step is traced once with accelerator='csx', so a metric "
+        "read in it would stay as it is now. Read it in a hook that runs at each batch (on_train_batch_start), or "
+        "in a function decorated with cstorch.step_closure."
+    )

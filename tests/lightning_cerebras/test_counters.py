@@ -1,0 +1,139 @@
+"""Lightning's counters, flags and metrics read in a step: right at each step, or refused; never those of the trace."""
+
+import warnings
+
+import lightning as L
+import pytest
+import torch
+from modules import Linear
+
+
+class Rows(L.Callback):
+    def __init__(self):
+        self.rows = []
+
+    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
+        weights = [p.detach().cpu().clone() for p in module.parameters()]
+        metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
+        self.rows.append((metrics, weights, trainer.global_step, {} if outputs is None else dict(outputs)))
+
+    def on_validation_batch_end(self, trainer, module, outputs, batch, batch_idx, dataloader_idx=0):
+        self.rows.append({name: float(value) for name, value in trainer.callback_metrics.items()})
+
+
+def fit(cls, accelerator, **options):
+    L.seed_everything(1, verbose=False)
+    module, rows = cls(), Rows()
+    options = {"max_epochs": 3, "logger": False, "enable_checkpointing": False, **options}
+    trainer = L.Trainer(accelerator=accelerator, devices=1, callbacks=[rows], enable_progress_bar=False,
+                        enable_model_summary=False, **options)  # fmt: skip
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        trainer.fit(module)
+    return trainer, rows.rows
+
+
+def assert_equal(cls, **options):
+    (cpu, expected), (csx, found) = (fit(cls, a, **options) for a in ("cpu", "csx"))
+    assert len(found) == len(expected) > 2
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+    assert csx.fit_loop.state_dict() == cpu.fit_loop.state_dict()
+
+
+class Logs(Linear):
+    def training_step(self, batch, batch_idx):
+        self.log("step", self.global_step)
+        self.log("epoch", float(self.current_epoch))
+        self.log("progress", self.trainer.global_step / 12, on_step=True, on_epoch=True, reduce_fx="max")
+        self.log("total", self.trainer.fit_loop.total_batch_idx)
+        return super().training_step(batch, batch_idx)
+
+
+class Weighs(Linear):
+    def training_step(self, batch, batch_idx):
+        weight = 0.5**self.current_epoch * (1 + batch_idx) + min(1.0, self.global_step / 6)
+        loss = weight * super().training_step(batch, batch_idx)
+        return {"loss": loss, "weight": loss * 0 + weight}
+
+
+class Warms(Linear):
+    def training_step(self, batch, batch_idx):
+        loss = super().training_step(batch, batch_idx)
+        if self.current_epoch > 0:
+            loss = 2 * loss
+        if self.trainer.is_last_batch:
+            self.log("last", loss)
+        return loss
+
+
+class Skips(Linear):
+    def training_step(self, batch, batch_idx):
+        return None if batch_idx % 2 else super().training_step(batch, batch_idx)
+
+
+class Validates(Linear):
+    def validation_step(self, batch, batch_idx):
+        self.log("step", self.global_step, on_step=True, on_epoch=True)
+        if not self.trainer.sanity_checking:
+            self.log("checked", batch.sum())
+        if self.current_epoch == 1:
+            self.log("second", batch.mean())
+
+    def val_dataloader(self):
+        return self.train_dataloader()
+
+
+@pytest.mark.parametrize("cls", [Logs, Weighs, Warms, Skips, Validates])
+def test_a_step_that_reads_counters_equals_cpu(cls):
+    assert_equal(cls)
+
+
+@pytest.mark.parametrize("cls", [Logs, Weighs, Skips])
+def test_with_accumulation(cls):
+    assert_equal(cls, accumulate_grad_batches=3)
+
+
+class Stops(Linear):
+    def training_step(self, batch, batch_idx):
+        if self.global_step == 5:
+            self.trainer.should_stop = True
+        return super().training_step(batch, batch_idx)
+
+
+@pytest.mark.parametrize("options", [{}, {"min_epochs": 2}, {"min_steps": 7}], ids=str)
+def test_a_step_that_stops_the_trainer(options):
+    assert_equal(Stops, **options)
+
+
+def test_counters_as_data_make_one_program():
+    runs = []
+
+    class Counted(Weighs):
+        def training_step(self, batch, batch_idx):
+            runs.append(1)
+            return {"loss": (1 + 0.1 * self.global_step + batch_idx) * Linear.training_step(self, batch, batch_idx)}
+
+    fit(Counted, "csx")
+    assert len(runs) == 1
+
+
+@pytest.mark.parametrize("name", ["callback_metrics", "logged_metrics", "progress_bar_metrics"])
+def test_reading_metrics_in_a_step_is_refused(name):
+    class Reads(Linear):
+        def training_step(self, batch, batch_idx):
+            loss = super().training_step(batch, batch_idx)
+            return loss * getattr(self.trainer, name).get("loss", 1)
+
+    with pytest.raises(ValueError, match=rf"reads trainer\.{name} at .*test_counters\.py:\d+.*on_train_batch_start"):
+        fit(Reads, "csx")
+
+
+def test_lightning_is_as_before_after_a_failed_step():
+    class Fails(Linear):
+        def training_step(self, batch, batch_idx):
+            raise KeyError("no")
+
+    before = vars(L.Trainer)["sanity_checking"]
+    with pytest.raises(KeyError):
+        fit(Fails, "csx")
+    assert vars(L.Trainer)["sanity_checking"] is before
