@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from lightning_cerebras._core.automatic import AutomaticOptimization
-from lightning_cerebras._core.counters import Counters
-from lightning_cerebras._core.logs import taped
-from lightning_cerebras._core.manual import ManualOptimization
+if TYPE_CHECKING:
+    from lightning_cerebras._core.automatic import AutomaticOptimization
+    from lightning_cerebras._core.manual import ManualOptimization
 
 
 class CSXStrategyMixin:
@@ -36,9 +35,9 @@ class CSXStrategyMixin:
         checkpoint_io: Any = None,
         precision_plugin: Any = None,
     ) -> None:
-        import cstorch
+        import cstorch  # registers the device, which only users of csx want
 
-        self._cstorch: Any = cstorch
+        assert cstorch.__version__
         device: Any = "csx"
         super().__init__(  # type: ignore[call-arg]
             device=device,
@@ -52,6 +51,12 @@ class CSXStrategyMixin:
         self._optimization: AutomaticOptimization | ManualOptimization | None = None
         self._evaluations: dict[str, Any] = {}
         self._outputs: Any = None
+
+    @property
+    def _cstorch(self) -> Any:
+        import cstorch
+
+        return cstorch
 
     # -- what the Trainer sets ---------------------------------------------------------------------------
 
@@ -105,6 +110,10 @@ class CSXStrategyMixin:
 
     def setup(self, trainer: Any) -> None:
         """Set up the module and its optimizers, and take over the loop's optimisation steps."""
+        from lightning_cerebras._core.automatic import AutomaticOptimization
+        from lightning_cerebras._core.counters import Counters
+        from lightning_cerebras._core.manual import ManualOptimization
+
         super().setup(trainer)  # type: ignore[misc]
         module = self.lightning_module  # type: ignore[attr-defined]
         if trainer.state.fn == "fit":
@@ -136,8 +145,9 @@ class CSXStrategyMixin:
 
     def training_step(self, *args: Any, **kwargs: Any) -> Any:
         """The training step: part of a program in automatic optimisation, a program itself in manual optimisation."""
-        if isinstance(self._optimization, ManualOptimization):
-            return self._optimization.training_step(*args, **kwargs)
+        whole = getattr(self._optimization, "training_step", None)  # of manual optimisation
+        if whole is not None:
+            return whole(*args, **kwargs)
         return super().training_step(*args, **kwargs)  # type: ignore[misc]
 
     def validation_step(self, *args: Any, **kwargs: Any) -> Any:
@@ -153,6 +163,8 @@ class CSXStrategyMixin:
         return self._evaluate("predict_step", args, kwargs)
 
     def _evaluate(self, name: str, args: Any, kwargs: Any) -> Any:
+        from lightning_cerebras._core.logs import taped
+
         if name not in self._evaluations:
             inner = getattr(super(), name)
             keep = self._cstorch.step_closure(self._keep)

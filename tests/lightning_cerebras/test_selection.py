@@ -94,6 +94,7 @@ def test_a_wrapping_checkpoint_io_gets_ours_inside():
 def test_classes_can_be_pickled():
     assert pickle.loads(pickle.dumps(CSXStrategy)) is CSXStrategy
     assert type(pickle.loads(pickle.dumps(CSXPrecision()))) is CSXPrecision
+    assert type(pickle.loads(pickle.dumps(L.Trainer(accelerator="csx"))).strategy) is CSXStrategy
 
 
 def python(code, **environment):
@@ -121,6 +122,11 @@ print(type(strategy).__module__, type(strategy).__name__, isinstance(strategy, p
 
 def test_importing_torch_neither_imports_cstorch_nor_registers_the_device():
     assert python("import torch, sys; print('cstorch' in sys.modules, hasattr(torch, 'csx'))") == ["False", "False"]
+
+
+def test_cpu_trainers_neither_import_cstorch_nor_register_the_device():
+    code = "import sys, torch, lightning as L; L.Trainer(accelerator='cpu', logger=False); "
+    assert python(code + "print('cstorch' in sys.modules, hasattr(torch, 'csx'))")[-2:] == ["False", "False"]
 
 
 def test_an_untested_lightning_is_named_on_use_and_not_at_import():
