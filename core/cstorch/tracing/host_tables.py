@@ -23,6 +23,7 @@ from cstorch.where import user_line
 
 Table = dict[str, Any]
 _FLAG = (bool, str, type(None))
+_ABSENT = object()
 
 
 @dataclass
@@ -86,11 +87,17 @@ class HostTables:
 
         `owner` completes the label of the table in messages.
         """
+        for key in self._exposed[id(table)].plain:
+            if key not in ignored:
+                self.guard_flag(table, key, owner)
+
+    def guard_flag(self, table: Table, key: str, owner: str = "") -> None:
+        """Make an entry of an exposed table a guard of the program, if it is a string, a boolean or None."""
         made = self._exposed[id(table)]
-        for key, value in made.plain.items():
-            if isinstance(value, _FLAG) and key not in ignored and (made.name, key) not in self._written:
-                words = f"{made.label}[{key!r}]{owner} was {value!r} and is something else now"
-                self._scope.guard(self._read(made.name, f"{made.name}[{key!r}]"), value, words)
+        value = made.plain.get(key, _ABSENT)
+        if isinstance(value, _FLAG) and (made.name, key) not in self._written:
+            words = f"{made.label}[{key!r}]{owner} was {value!r} and is something else now"
+            self._scope.guard(self._read(made.name, f"{made.name}[{key!r}]"), value, words)
 
     def expose_counters(self, tables: Iterable[Table], label: str) -> None:
         """Until `conceal`, numbers in the tables are host scalars; equal ones are one, as they advance together."""
@@ -106,11 +113,6 @@ class HostTables:
                     if shared is not scalar:
                         self._scope.guard(f"({code_of(scalar)} == {code_of(shared)})", True)
                         table[key] = made.entries[key] = shared
-
-    def numbers(self, table: Table, key: str, label: str) -> list[Any]:
-        """The numbers in the list `table[key]` as host scalars."""
-        made = _Exposed(table, self._host.name(table, label), label, {}, {}, [])
-        return [self._stand_in(made, key, f"[{key!r}][{i}]", value, True) for i, value in enumerate(table[key])]
 
     def _read(self, name: str, source: str) -> str:
         variable = self._host.read(name, source)
@@ -227,14 +229,19 @@ class HostTables:
         self.conceal(by_user=True)
         for table in changes:
             self.remember(table)
-        codes = [*map(self._argument, args), *(f"{key}={self._argument(value)}" for key, value in kwargs.items())]
+        source = self.call_source(function, args, kwargs)
         self.paused = True
         try:
             with outside_modes(), torch._C.DisableTorchFunction():
                 function(*map(plain_number, args), **{k: plain_number(v) for k, v in kwargs.items()})
         finally:
             self.paused = False
-        self._change(f"{self._host.name(function)}({', '.join(codes)})", changes)
+        self._change(source, changes)
+
+    def call_source(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        """The source of a call of `function` in the host's code."""
+        codes = [*map(self._argument, args), *(f"{key}={self._argument(value)}" for key, value in kwargs.items())]
+        return f"{self._host.name(function, getattr(function, '__name__', ''))}({', '.join(codes)})"
 
     def _argument(self, value: Any) -> str:
         return code_of(value) if isinstance(value, HostScalar) or is_number(value) else self._host.name(value)

@@ -8,6 +8,7 @@ tensors that it reads as numbers stay tensors (optimizer_functions).
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -34,22 +35,22 @@ _STRUCTURAL = ("foreach", "fused", "capturable")  # ways to compute the same: th
 _BRANCHING = (torch.optim.ASGD, torch.optim.RAdam)  # read values in Python unless capturable
 
 
-class _Groups:
-    """Stands for the attribute `param_groups` of all optimizers: whoever reads it gets host scalars."""
+class _Exposing:
+    """Stands for an attribute of all optimizers that holds numbers: whoever reads it gets host scalars."""
 
-    def __init__(self, steps: OptimizerSteps) -> None:
-        self._steps = steps
+    def __init__(self, name: str, meet: Callable[[torch.optim.Optimizer], None]) -> None:
+        self._name, self._meet = name, meet
 
     def __get__(self, optimizer: Any, owner: Any = None) -> Any:
         if optimizer is None:
             return self
-        if "param_groups" not in vars(optimizer):
-            raise AttributeError("param_groups")
-        self._steps.meet(optimizer)
-        return vars(optimizer)["param_groups"]
+        if self._name not in vars(optimizer):
+            raise AttributeError(self._name)
+        self._meet(optimizer)
+        return vars(optimizer)[self._name]
 
     def __set__(self, optimizer: Any, value: Any) -> None:
-        vars(optimizer)["param_groups"] = value
+        vars(optimizer)[self._name] = value
 
 
 class OptimizerSteps:
@@ -77,8 +78,9 @@ class OptimizerSteps:
             register_optimizer_step_post_hook(self._after_step),
         ):
             self._stack.callback(hook.remove)
-        torch.optim.Optimizer.param_groups = _Groups(self)  # type: ignore[assignment]
-        self._stack.callback(delattr, torch.optim.Optimizer, "param_groups")
+        for name, meet in (("param_groups", self.meet), ("defaults", self._meet_defaults)):
+            setattr(torch.optim.Optimizer, name, _Exposing(name, meet))
+            self._stack.callback(delattr, torch.optim.Optimizer, name)
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -98,6 +100,10 @@ class OptimizerSteps:
             self._met[id(optimizer)] = optimizer
             for i, group in enumerate(vars(optimizer)["param_groups"]):
                 self.tables.expose(group, f"param_groups[{i}]", tensors=True)
+
+    def _meet_defaults(self, optimizer: torch.optim.Optimizer) -> None:
+        table = vars(optimizer)["defaults"]
+        self.tables.expose(table, f"{type(optimizer).__name__}.defaults")
 
     def _expose(self, optimizer: torch.optim.Optimizer) -> None:
         name = type(optimizer).__name__

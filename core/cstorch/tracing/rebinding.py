@@ -48,6 +48,11 @@ class Rebinding:
         self._recorder, self._watch, self._surroundings = recorder, watch, surroundings
         self._module_holders: set[int] = set()
 
+    @property
+    def holders(self) -> list[Holder]:
+        """Everything found that holds values."""
+        return [*self._watch.holders, *self._surroundings.holders]
+
     def settle(self, recording: Any, name: str) -> None:
         """Record what carries values over, and warn of what will stand still.
 
@@ -56,7 +61,7 @@ class Rebinding:
         """
         changes: list[str] = []
         self._module_holders = {id(holder) for holder in self._watch.holders}
-        for holder in [*self._watch.holders, *self._surroundings.holders]:
+        for holder in self.holders:
             now = holder.items()
             for key, value in now.items():
                 before = holder.before.get(key, MISSING)
@@ -83,7 +88,7 @@ class Rebinding:
 
     def restore(self) -> None:
         """Take traced tensors out of everything again: the trace failed."""
-        for holder in [*self._watch.holders, *self._surroundings.holders]:
+        for holder in self.holders:
             for key, value in list(holder.items().items()):
                 before = holder.before.get(key, MISSING)
                 leaves = nest.leaves(value) if value is not before else ()

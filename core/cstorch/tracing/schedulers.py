@@ -2,7 +2,8 @@
 
 `scheduler.step()` runs while the step is traced, as part of the first run, and before the program in every later
 one; what the step read before it keeps the old numbers, what it reads afterwards has the new. A scheduler that is
-given values of the step (`ReduceLROnPlateau.step(loss)`) can act only after the program.
+given values of the step (`ReduceLROnPlateau.step(loss)`) can act only after the program. Whatever attribute of a
+scheduler the step reads, `last_epoch` for one, is a number of each run or a guard.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from cstorch.tracing.host_tables import HostTables, Table
 
 @contextlib.contextmanager
 def scheduler_steps(tables: HostTables, recording: Recording) -> Iterator[None]:
-    """Within, `step` and `get_last_lr` of all schedulers are those of a traced step."""
-    originals: list[tuple[type, str, Any]] = []
+    """Within, `step` and the attributes of all schedulers are those of a traced step."""
+    originals: list[tuple[type, Any]] = []
     pending: list[type] = [lr_scheduler.LRScheduler]
     seen: set[type] = set()
     while pending:
@@ -32,15 +33,27 @@ def scheduler_steps(tables: HostTables, recording: Recording) -> Iterator[None]:
             continue
         seen.add(cls)
         pending.extend(cls.__subclasses__())
-        originals += [(cls, name, cls.__dict__[name]) for name in ("step", "get_last_lr") if name in cls.__dict__]
-    for cls, name, original in originals:
-        kind = _Step if name == "step" else _LastRates
-        setattr(cls, name, kind(original, tables, recording))
+        if "step" in cls.__dict__:
+            originals.append((cls, cls.__dict__["step"]))
+    plain = object.__getattribute__
+
+    def look(scheduler: Any, name: str) -> Any:
+        if not tables.paused and not name.startswith("__"):
+            table = plain(scheduler, "__dict__")
+            if name in table:
+                tables.expose(table, type(scheduler).__name__, tensors=True)
+                tables.guard_flag(table, name)
+        return plain(scheduler, name)
+
+    for cls, original in originals:
+        cls.step = _Step(original, tables, recording)  # type: ignore[attr-defined]
+    lr_scheduler.LRScheduler.__getattribute__ = look  # type: ignore[method-assign]
     try:
         yield
     finally:
-        for cls, name, original in originals:
-            setattr(cls, name, original)
+        del lr_scheduler.LRScheduler.__getattribute__
+        for cls, original in originals:
+            cls.step = original  # type: ignore[attr-defined]
 
 
 class _Step:
@@ -62,18 +75,6 @@ class _Step:
                 self._tables.call(self._original, (scheduler, *args), kwargs, changes)
 
         return step
-
-
-class _LastRates:
-    """Stands for a scheduler's `get_last_lr`."""
-
-    def __init__(self, original: Callable[..., Any], tables: HostTables, recording: Recording) -> None:
-        self._original, self._tables = original, tables
-
-    def __get__(self, scheduler: Any, owner: Any = None) -> Callable[..., Any]:
-        if scheduler is None or self._tables.paused:
-            return self._original if scheduler is None else self._original.__get__(scheduler)
-        return lambda: self._tables.numbers(vars(scheduler), "_last_lr", type(scheduler).__name__)
 
 
 def _tables_of(scheduler: Any) -> list[Table]:

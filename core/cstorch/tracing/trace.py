@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import random
-import sys
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -22,6 +20,7 @@ from cstorch.tracing.functions import StepFunctions
 from cstorch.tracing.gradients import GradientOf
 from cstorch.tracing.guards import Guards
 from cstorch.tracing.host_code import HostCode
+from cstorch.tracing.host_random import HostRandom
 from cstorch.tracing.modules import ModuleWatch
 from cstorch.tracing.optimizers import OptimizerSteps
 from cstorch.tracing.program import Effect, Output, Program, ScalarSlot
@@ -104,6 +103,7 @@ def trace(
     recorder = Recorder([t.detach().contiguous() for t in leaves], numbers)
     recording = Recording(recorder)
     stepper = OptimizerSteps(recorder)
+    draws = HostRandom(stepper.tables)
     watch = ModuleWatch(roots)
     counters = {"leaf": 0, "number": 0}
 
@@ -118,9 +118,9 @@ def trace(
             index = counters["number"]
             counters["number"] += 1
             return recorder.scalars.argument(index)
-        return leaf
+        return draws.stand_in(leaf)
 
-    before = _generator_states()
+    generator = torch.get_rng_state()
     rebinding: Rebinding | None = None
     context.recording = recording
     try:
@@ -142,7 +142,8 @@ def trace(
             stack.enter_context(recorder)
             functions = stack.enter_context(StepFunctions(recorder.scalar_input, recorder.gradients))
             stack.enter_context(around_engine(functions.resumed))
-            returned = step(*args, **kwargs)
+            with draws.watching(rebinding.holders):
+                returned = step(*args, **kwargs)
             stepper.tables.conceal(by_user=True)
             rebinding.settle(recording, name)
             program = _finish(recorder, recording, returned, watch, stepper, name)
@@ -157,9 +158,12 @@ def trace(
         for entry in recorder.inputs:
             if isinstance(entry.source, CsxTensor):
                 entry.source._recorder = entry.source._node = entry.source._fake = None
+    frozen = draws.frozen()
+    if recorder.draws.frozen or not (recorder.redraws or torch.equal(torch.get_rng_state(), generator)):
+        frozen["torch's cpu generator"] = list(dict.fromkeys(recorder.draws.frozen))
     if recorder.redraws:  # the first run draws what the trace drew
-        torch.set_rng_state(before["torch's cpu generator"])
-    _warn_of_host_random(before, name, recorder.draws.frozen)
+        torch.set_rng_state(generator)
+    _warn_of_host_random(frozen, name)
     return program
 
 
@@ -277,25 +281,12 @@ def _refuse_aliases(state: list[Input]) -> None:
             )
 
 
-def _generator_states() -> dict[str, Any]:
-    states: dict[str, Any] = {"torch's cpu generator": torch.get_rng_state(), "random": random.getstate()}
-    numpy = sys.modules.get("numpy")
-    if numpy is not None:
-        states["numpy.random"] = numpy.random.get_state(legacy=False)["state"]
-    return states
-
-
-def _warn_of_host_random(before: dict[str, Any], name: str, lines: list[str]) -> None:
-    after = _generator_states()
-    for source, state in before.items():
-        now = after[source]
-        same = torch.equal(now, state) if isinstance(state, torch.Tensor) else repr(now) == repr(state)
-        same = same and not (lines and isinstance(state, torch.Tensor))
-        where = f" at {', '.join(dict.fromkeys(lines))}" if lines and isinstance(state, torch.Tensor) else ""
-        if not same:
-            warnings.warn(
-                f"the traced step {name!r} draws random numbers on the host with {source}{where}. They are drawn once, "
-                "while the step is traced, and stay the same at every later step. Draw on the device instead (torch "
-                'functions with device="csx", or the *_like functions), or pass the numbers in with the batch.',
-                stacklevel=2,
-            )
+def _warn_of_host_random(frozen: dict[str, list[str]], name: str) -> None:
+    for source, lines in frozen.items():
+        where = f" at {', '.join(lines)}" if lines else ""
+        warnings.warn(
+            f"the traced step {name!r} draws random numbers on the host with {source}{where}. They are drawn once, "
+            "while the step is traced, and stay the same at every later step. Draw on the device instead (torch "
+            'functions with device="csx", or the *_like functions), or pass the numbers in with the batch.',
+            stacklevel=2,
+        )
