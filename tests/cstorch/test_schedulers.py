@@ -165,3 +165,43 @@ def test_a_failed_trace_leaves_scheduler_and_optimizer_as_they_were(csx):
     assert schedule.state_dict() == before
     assert optimizer.param_groups[0]["lr"] == 0.1
     assert optimizer.state == {}
+
+
+READS = {
+    "last_epoch": lambda schedule, optimizer: schedule.last_epoch + 1,
+    "a comparison": lambda schedule, optimizer: 2.0 if schedule.last_epoch > 3 else 1.0,
+    "base_lrs": lambda schedule, optimizer: schedule.base_lrs[0] * schedule.gamma,
+    "private": lambda schedule, optimizer: schedule._last_lr[0] * schedule._step_count,
+    "param_groups": lambda schedule, optimizer: optimizer.param_groups[0]["lr"] + optimizer.param_groups[0]["momentum"],
+    "defaults": lambda schedule, optimizer: optimizer.defaults["lr"],
+}
+
+
+@pytest.mark.parametrize("place", ["around", "inside"])
+@pytest.mark.parametrize("name", READS)
+def test_what_a_step_reads_of_a_scheduler_is_that_of_each_run(csx, name, place):
+    def train(run):
+        model = nn.Linear(8, 4).to(run.device)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        schedule = lrs.ExponentialLR(optimizer, 0.8)
+
+        @run.trace
+        def step(x):
+            optimizer.zero_grad()
+            loss = model(x).square().mean() * READS[name](schedule, optimizer)
+            loss.backward()
+            optimizer.step()
+            if place == "inside":
+                schedule.step()
+            run.see(loss)
+
+        for x in batches(6, 3, 8):
+            step(x)
+            if place == "around":
+                schedule.step()
+                schedule.gamma *= 0.9
+                schedule.base_lrs[0] *= 0.9
+                optimizer.defaults["lr"] *= 0.5
+        return model, optimizer
+
+    assert same_as_eager(train).count == (2 if name == "a comparison" else 1)

@@ -8,7 +8,6 @@ between programs. What is drawn beside numbers (arrays, samples) and what is dra
 from __future__ import annotations
 
 import contextlib
-import gc
 import pickle
 import random
 import sys
@@ -72,15 +71,9 @@ class HostRandom:
         self._lines: dict[str, dict[str, None]] = {}
         self._numpy = sys.modules.get("numpy.random")
         self._add(random, Source("random", random.getstate, random.setstate))
-        kinds: tuple[type, ...] = (random.Random,)
-        hidden = [getattr(random, "_inst", None)]
         if self._numpy is not None:
             legacy = self._numpy.mtrand._rand
             self._add(legacy, Source("numpy.random", legacy.get_state, legacy.set_state))
-            kinds += (self._numpy.Generator, self._numpy.RandomState)
-        for thing in gc.get_objects():
-            if type(thing) in kinds and not any(thing is known for known in hidden):
-                self._source(thing)
 
     def _add(self, thing: Any, source: Source) -> Source:
         self._sources[id(thing)] = thing, source
@@ -124,7 +117,7 @@ class HostRandom:
             (holder, key, value)
             for holder in holders
             for key, value in list(holder.before.items())
-            if self._is_of_numpy(value) and holder.items().get(key) is value
+            if self._is_of_numpy(value)
         ]
         for holder, key, value in replaced:
             holder.set(key, self.stand_in(value))
@@ -154,7 +147,9 @@ class HostRandom:
             return value
         kind = type(value)
         self._source(value)
-        names = [name for name in dir(kind) if name[0] != "_" and name not in _NO_DRAWS and callable(getattr(kind, name))]
+        names = [
+            name for name in dir(kind) if name[0] != "_" and name not in _NO_DRAWS and callable(getattr(kind, name))
+        ]
         methods = {
             name: (lambda made, *args, _f=getattr(value, name), **kwargs: self.draw(value, _f, args, kwargs))
             for name in names
