@@ -147,18 +147,16 @@ class HostRandom:
             return value
         kind = type(value)
         self._source(value)
-        names = [
-            name for name in dir(kind) if name[0] != "_" and name not in _NO_DRAWS and callable(getattr(kind, name))
-        ]
-        methods = {
-            name: (lambda made, *args, _f=getattr(value, name), **kwargs: self.draw(value, _f, args, kwargs))
-            for name in names
-        }
+        drawing = {name: getattr(value, name) for name in dir(kind) if name[0] != "_" and name not in _NO_DRAWS}
+        methods = {name: self._watched_in(value, f) for name, f in drawing.items() if callable(f)}
         bits = value.bit_generator if hasattr(value, "bit_generator") else value._bit_generator
         return type(kind.__name__, (kind,), methods)(bits)
 
     def _watched(self, thing: Any, function: Callable[..., Any]) -> Callable[..., Any]:
         return lambda *args, **kwargs: self.draw(thing, function, args, kwargs)
+
+    def _watched_in(self, thing: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda made, *args, **kwargs: self.draw(thing, function, args, kwargs)
 
     def _watched_method(self, method: Callable[..., Any]) -> Callable[..., Any]:
         def function(generator: Any, *args: Any, **kwargs: Any) -> Any:

@@ -65,7 +65,7 @@ class ScalarScope:
         return made.to(dtype)
 
     def dtype_of(self, scalar: HostScalar) -> torch.dtype:
-        """The dtype that feeds `scalar`: int64 for an int of the call or a drawn one, float64 for what may become a float."""
+        """The dtype that feeds `scalar`: int64 for an int of the call or a draw, else float64."""
         is_int = isinstance(scalar._hint, int) and self.host.integers.issuperset(self.host.variables(scalar._code))
         return torch.int64 if is_int else torch.float64
 
