@@ -8,6 +8,14 @@ import torch
 from cstorch.tracing.context import context
 
 
+def pytest_collection_modifyitems(config, items):
+    """Leave the tests marked big out, unless they are asked for."""
+    if "big" not in config.option.markexpr:
+        big = [item for item in items if item.get_closest_marker("big") is not None]
+        config.hook.pytest_deselected(items=big)
+        items[:] = [item for item in items if item not in big]
+
+
 @pytest.fixture(scope="session")
 def compile_cache(tmp_path_factory):
     return tmp_path_factory.mktemp("compile_cache")

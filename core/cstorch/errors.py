@@ -2,7 +2,9 @@
 
 CstorchError
  ├── BackendError            (RuntimeError)  no backend, a second backend, a backend asked for what it cannot do
- ├── CheckpointError         (RuntimeError)  a checkpoint that is missing, damaged or of an unknown kind
+ ├── CheckpointError         (RuntimeError)  a checkpoint that cannot be written, is damaged or of an unknown kind
+ │    └── CheckpointNotFoundError  (FileNotFoundError)  a checkpoint that does not exist
+ ├── CheckpointContentError  (TypeError)     an object that a checkpoint has no safe form for
  ├── DataError               (RuntimeError)  a dataloader that yields nothing, or not what was traced
  └── TraceError              (RuntimeError)  a step that cannot become a program
       ├── ValueReadError                     reading a tensor whose value is not there yet
@@ -26,6 +28,14 @@ class BackendError(CstorchError, RuntimeError):
 
 class CheckpointError(CstorchError, RuntimeError):
     """A checkpoint file cannot be written or read."""
+
+
+class CheckpointNotFoundError(CheckpointError, FileNotFoundError):
+    """A checkpoint file does not exist."""
+
+
+class CheckpointContentError(CstorchError, TypeError):
+    """An object cannot be saved in a form that is safe to load."""
 
 
 class DataError(CstorchError, RuntimeError):

@@ -7,7 +7,6 @@ into a small file in memory, which is mapped again and again, privately, over th
 from __future__ import annotations
 
 import ctypes
-import functools
 import math
 import mmap
 import os
@@ -16,11 +15,11 @@ from typing import Any
 
 import torch
 
+from cstorch.device.mapped import NORESERVE, map_over
+
 SMALLEST = 1 << 20
 """Fewer bytes than this are simply allocated."""
 
-_NORESERVE = 0x4000  # of Linux: the pages need not be there beforehand
-_FIXED = 0x10
 _MAPPINGS = 512  # of at most that many pieces; a process may have some 65,000
 
 
@@ -39,7 +38,7 @@ def constant(shape: tuple[int, ...], value: Any, dtype: torch.dtype) -> torch.Te
 def _mapped(nbytes: int, value: Any, dtype: torch.dtype) -> mmap.mmap:
     pattern = torch.full((mmap.PAGESIZE // dtype.itemsize,), value, dtype=dtype).view(torch.uint8).numpy().tobytes()
     size = -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
-    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE)
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NORESERVE)
     if not any(pattern):
         return memory
     pages = max(64, -(-size // (_MAPPINGS * mmap.PAGESIZE)))
@@ -51,22 +50,7 @@ def _mapped(nbytes: int, value: Any, dtype: torch.dtype) -> mmap.mmap:
                 out.write(pattern)
         start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
         for offset in range(0, size, piece):
-            _map_over(start + offset, min(piece, size - offset), file)
+            map_over(start + offset, min(piece, size - offset), file)
     finally:
         os.close(file)
     return memory
-
-
-@functools.cache
-def _libc_mmap() -> Any:
-    call = ctypes.CDLL(None, use_errno=True).mmap
-    call.restype = ctypes.c_void_p
-    call.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
-    return call
-
-
-def _map_over(address: int, size: int, file: int) -> None:
-    access = mmap.PROT_READ | mmap.PROT_WRITE
-    found = _libc_mmap()(address, size, access, mmap.MAP_PRIVATE | _NORESERVE | _FIXED, file, 0)
-    if found != address:
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))

@@ -168,8 +168,19 @@ class Pending:
 
     def item(self) -> Any:
         """The one value, without keeping what it is computed from."""
+        with self.peek() as contents:
+            return contents.item()
+
+    @contextlib.contextmanager
+    def peek(self) -> Iterator[torch.Tensor]:
+        """The cpu tensor, replayed for as long as it is looked at; pending again afterwards."""
         with plainly(), self.memory.peeking():
-            return _View(self)().item()
+            yield _View(self)()
+
+    def constant(self) -> Any:
+        """The one value that the whole memory has, if one was just filled into it; otherwise None."""
+        last = self.memory.last
+        return None if last is None or self.memory.storage is not None else last.constant()
 
     def contents(self) -> torch.Tensor:
         """The cpu tensor, replayed."""
@@ -244,15 +255,23 @@ class Operation:
         found = [v.memory for v in self.flat if type(v) is _View]
         return found + [memory for made in self.made if (memory := made[1]()) is not None]
 
+    def constant(self) -> Any:
+        """The value, for a call that fills one into the whole of a memory; otherwise None."""
+        if self.func not in (aten.fill_.Scalar, aten.zero_.default) or self.done:
+            return None
+        view: _View = self.flat[0]
+        count = torch.Size(view.geometry[1]).numel()
+        if count * view.dtype.itemsize != view.memory.key.nbytes() or any(view.bits):
+            return None
+        return 0 if self.func is aten.zero_.default else self.flat[1]
+
     def _fill(self) -> bool:
         """One value over the whole of a memory that is not there yet: no need to have it."""
-        if self.func not in (aten.fill_.Scalar, aten.zero_.default):
+        value = self.constant()
+        if value is None or self.flat[0].memory.storage is not None:
             return False
         view: _View = self.flat[0]
         count = torch.Size(view.geometry[1]).numel()
-        if view.memory.storage is not None or count * view.dtype.itemsize != view.memory.key.nbytes() or any(view.bits):
-            return False
-        value = 0 if self.func is aten.zero_.default else self.flat[1]
         view.memory.storage = constant((count,), value, view.dtype).untyped_storage()
         return True
 

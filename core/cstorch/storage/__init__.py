@@ -1,6 +1,10 @@
-"""`cstorch.save` and `cstorch.load`: checkpoint files (`cerebras.pytorch.save`, `cerebras.pytorch.load`)."""
+"""`cstorch.save` and `cstorch.load`: checkpoint files (`cerebras.pytorch.save`, `cerebras.pytorch.load`).
+
+To read how a file is made, follow `save.py`, `write.py` and what that names; how it is read, `load.py` and `opened.py`.
+"""
 
 from cstorch.storage.load import load
 from cstorch.storage.save import save
+from cstorch.storage.verify import verify
 
-__all__ = ["load", "save"]
+__all__ = ["load", "save", "verify"]

@@ -1,46 +1,195 @@
-"""Reads a checkpoint file."""
+"""`cstorch.load`: reads checkpoint files of all kinds, told apart by their first bytes."""
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
-from pathlib import Path
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 
 from cstorch.device import CSX
-from cstorch.errors import CheckpointError
+from cstorch.errors import CheckpointError, CheckpointNotFoundError, CstorchError
+from cstorch.storage.collections_off import no_collections
+from cstorch.storage.hdf5 import USER_BLOCK
+from cstorch.storage.index import is_ours
+from cstorch.storage.lazy_dict import Unread, lazy_dict
+from cstorch.storage.opened import OpenedCheckpoint
+from cstorch.storage.tensors import Place, Tensors
+from cstorch.storage.tree import Decoder, Path
 from cstorch.tracing import nest
 
 
 def load(checkpoint_file: Any, map_location: Any = None, **kwargs: Any) -> Any:
     """Load a checkpoint (`cerebras.pytorch.load`).
 
+    Reads what `cstorch.save`, `torch.save` and the reference implementation write. Loading runs no code from the
+    file unless `weights_only=False` is given. Tensors of `cstorch.save` are checked against their checksums when they
+    are read.
+
     Args:
         checkpoint_file: A path or an open binary file.
-        map_location: None or "cache": tensors are views of the file, read when used. "cpu", a device, a
-            callable or a dict: as for `torch.load`.
-        **kwargs: Passed to `torch.load`. `weights_only` is True unless given: no code in the file is run.
+        map_location: None: tensors are read from the file at every access; a large one is then memory of the
+            system's page cache. "cache": they are read at the first access and kept. "cpu": all are read at once.
+            A device, a callable or a dict: as for `torch.load`.
+        **kwargs: Passed to `torch.load` for its files. `weights_only` is True unless given.
 
     Returns:
-        What was saved.
+        What was saved. Lazily loaded dicts are dicts, too.
 
     Raises:
-        CheckpointError: the file does not exist or is no checkpoint.
+        CheckpointError: the file is no checkpoint, is truncated or damaged (a RuntimeError). It says which and where.
+        CheckpointNotFoundError: the file does not exist (also a FileNotFoundError).
     """
-    kwargs.setdefault("weights_only", True)
-    is_path = isinstance(checkpoint_file, (str, os.PathLike))
-    if is_path and not Path(checkpoint_file).is_file():
-        raise CheckpointError(f"the checkpoint {checkpoint_file} does not exist or is not a file.")
+    weights_only = kwargs.setdefault("weights_only", True)
+    with _opened(checkpoint_file) as (file, name, is_path):
+        head = os.pread(file, 2 * USER_BLOCK, 0)
+        if is_ours(head):
+            opened = OpenedCheckpoint(os.dup(file), name)
+            return load_opened(opened, map_location, weights_only)
+        if not head:
+            raise CheckpointError(f"{name} cannot be read as a checkpoint: it is empty.")
+        return _load_torch(file, name, is_path, map_location, kwargs)
+
+
+def opened_checkpoint(checkpoint_file: Any) -> OpenedCheckpoint:
+    """A file of `cstorch.save`, open.
+
+    Raises:
+        CheckpointError: it is something else, truncated or damaged.
+        CheckpointNotFoundError: it does not exist.
+    """
+    with _opened(checkpoint_file) as (file, name, _):
+        if not is_ours(os.pread(file, 2 * USER_BLOCK, 0)):
+            raise CheckpointError(f"{name} was not written by cstorch.save.")
+        return OpenedCheckpoint(os.dup(file), name)
+
+
+def load_opened(opened: OpenedCheckpoint, map_location: Any, weights_only: bool = True) -> Any:
+    """The state dict of an open file of `cstorch.save`."""
+    is_lazy = map_location is None or (isinstance(map_location, str) and map_location == "cache")
+    keep = map_location is not None
     to_csx = isinstance(map_location, (str, torch.device)) and str(map_location).startswith(CSX.type)
-    if to_csx or map_location in (None, "cache"):
+    place = None if is_lazy or to_csx else _place(map_location)
+    tensors = Tensors(opened, opened.map if is_lazy else opened.read, keep, to_csx, place)
+    unpickled = _Unpickled(opened, weights_only, is_lazy)
+    with no_collections():
+        if is_lazy:
+            decoder = Decoder(lambda number: Unread(tensors, number), unpickled, lazy_dict, tensors)
+        else:
+            decoder = Decoder(tensors, unpickled)
+        return decoder.decode(json.loads(opened.index.tree))
+
+
+class _Unpickled:
+    """Gives the objects that were saved with `pickle_objects=True`, if the caller trusts the file."""
+
+    def __init__(self, opened: OpenedCheckpoint, weights_only: bool, is_lazy: bool) -> None:
+        self._opened, self._weights_only, self._is_lazy = opened, weights_only, is_lazy
+        self._state: Any = None
+
+    def __call__(self, name: str, path: Path) -> Any:
+        if not self._weights_only:
+            return self._read(path)
+        refusal = CheckpointError(
+            f"{name!r} in {self._opened.name} was pickled, and reading it could run code from the file. If you trust "
+            "the file, pass weights_only=False."
+        )
+        if self._is_lazy:
+            return Unread(lambda _: _raise(refusal), 0)
+        raise refusal
+
+    def _read(self, path: Path) -> Any:
+        if self._state is None:
+            with os.fdopen(os.dup(self._opened.file), "rb") as file:
+                file.seek(0)
+                self._state = (torch.load(file, map_location="cpu", weights_only=False),)
+        found = self._state[0]
+        for step in path:
+            if step == "__dict__":
+                found = vars(found)
+            elif isinstance(found, Mapping):
+                found = list(found.values())[step]
+            elif isinstance(found, (list, tuple)) or hasattr(found, "popleft"):
+                found = found[step]
+            else:
+                found = list(vars(found).values())[step]
+        return found
+
+
+def _raise(error: Exception) -> Any:
+    raise error
+
+
+def _place(map_location: Any) -> Place | None:
+    """Where storages go, for the `map_location` of `torch.load`; None for the cpu, where they are."""
+    if isinstance(map_location, Mapping):
+        map_location = map_location.get("cpu", "cpu")
+    if isinstance(map_location, (str, torch.device)):
+        device = torch.device(map_location)
+        if device.type == "cpu":
+            return None
+        return lambda storage: torch.empty(0, dtype=torch.uint8).set_(storage).to(device).untyped_storage()
+    if not callable(map_location):
+        raise TypeError(
+            f"map_location is {map_location!r}. Expected None, 'cache', a device, a dict of devices or a callable."
+        )
+
+    def call(storage: torch.UntypedStorage) -> torch.UntypedStorage:
+        placed = map_location(storage, "cpu")
+        return storage if placed is None else getattr(placed, "_untyped_storage", placed)
+
+    return call
+
+
+@contextlib.contextmanager
+def _opened(checkpoint_file: Any) -> Iterator[tuple[int, str, bool]]:
+    """A descriptor of the file, what to call it, and whether it was given as a path."""
+    if isinstance(checkpoint_file, (str, os.PathLike)):
+        name = os.fspath(checkpoint_file)
+        try:
+            file = os.open(name, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            raise CheckpointNotFoundError(f"the checkpoint {name} does not exist or is not a file.") from None
+        except OSError as error:
+            raise CheckpointError(f"the checkpoint {name} cannot be read: {error.strerror or error}.") from error
+        try:
+            if os.path.isdir(name):
+                raise CheckpointError(f"the checkpoint {name} does not exist or is not a file: it is a folder.")
+            yield file, str(name), True
+        finally:
+            os.close(file)
+        return
+    file = os.memfd_create("checkpoint")  # whatever kind of stream it is, its bytes can be mapped then
+    try:
+        with os.fdopen(os.dup(file), "wb") as copy:
+            while data := checkpoint_file.read(1 << 24):
+                copy.write(data)
+        yield file, str(getattr(checkpoint_file, "name", "(a stream)")), False
+    finally:
+        os.close(file)
+
+
+def _load_torch(file: int, name: str, is_path: bool, map_location: Any, kwargs: dict[str, Any]) -> Any:
+    to_csx = isinstance(map_location, (str, torch.device)) and str(map_location).startswith(CSX.type)
+    is_lazy = map_location is None or (isinstance(map_location, str) and map_location == "cache")
+    if to_csx or is_lazy:
         map_location = "cpu"
-        if is_path:
+        if os.pread(file, 4, 0) == b"PK\3\4":
             kwargs.setdefault("mmap", True)
     try:
-        loaded = torch.load(checkpoint_file, map_location=map_location, **kwargs)
+        if is_path or kwargs.get("mmap"):  # maps by name: of the file that is open, whatever happens to its path
+            loaded = torch.load(f"/proc/self/fd/{file}", map_location=map_location, **kwargs)
+        else:
+            with os.fdopen(os.dup(file), "rb") as stream:
+                stream.seek(0)
+                loaded = torch.load(stream, map_location=map_location, **kwargs)
+    except CstorchError:
+        raise
     except Exception as error:
-        raise CheckpointError(f"{checkpoint_file} cannot be read as a checkpoint: {error}") from error
+        raise CheckpointError(f"{name} cannot be read as a checkpoint: {error}") from error
     return nest.map_leaves(_on_csx, loaded) if to_csx else loaded
 
 

@@ -1,56 +1,43 @@
-"""Writes a checkpoint file whole or not at all."""
+"""`cstorch.save`: writes a checkpoint file whole or not at all."""
 
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Any
 
-import torch
-
 from cstorch.device import CsxTensor, to_host
-from cstorch.errors import CheckpointError
+from cstorch.storage import atomic
+from cstorch.storage.collections_off import no_collections
+from cstorch.storage.write import Plan
 from cstorch.tracing import nest
 
 
-def save(obj: dict[str, Any], checkpoint_file: str | os.PathLike[str]) -> None:
+def save(obj: dict[str, Any], checkpoint_file: str | os.PathLike[str], *, pickle_objects: bool = False) -> None:
     """Save a state dict to a file (`cerebras.pytorch.save`).
 
-    Tensors on csx are written as cpu tensors, so the file opens with `torch.load` on any machine. The file
-    appears complete or not at all, also when the process dies; an existing file is replaced.
+    The file is HDF5 with a dataset for each tensor, opens with `torch.load` on any machine, and `cstorch.load` reads
+    it lazily and without running code. Tensors on csx are cpu tensors in it; what nobody has computed yet stays so,
+    and a tensor of one value takes no space. Tensors that share memory do so again after loading; others are stored
+    contiguously. The file appears complete or not at all, also when the process dies; an existing file is replaced.
 
     Args:
-        obj: The object to save, usually a dict of state dicts.
+        obj: The object to save, usually a dict of state dicts. Tensors, numbers, text, None, bytes, arrays and
+            scalars of numpy, dicts, lists, tuples, sets, namedtuples, Namespace, dates, paths and enumerations.
         checkpoint_file: Where to.
+        pickle_objects: Whether other objects are pickled, for `torch.load(weights_only=False)`, rather than refused.
 
     Raises:
         CheckpointError: the file cannot be written. What was there before is still there.
+        CheckpointContentError: an object cannot be saved in a form that is safe to load (a TypeError). It is named.
     """
-    path = Path(checkpoint_file)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with open(temporary, "wb") as file:
-            torch.save(on_host(obj), file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-    except OSError as error:
-        raise CheckpointError(
-            f"the checkpoint {path} cannot be written: {error.strerror or error}. Name a file in a folder that "
-            "exists, can be written and has room."
-        ) from error
-    finally:
-        temporary.unlink(missing_ok=True)
+    with no_collections():
+        plan = Plan(obj, pickle_objects)
+    atomic.replace(checkpoint_file, plan.write)
 
 
 def on_host(obj: Any) -> Any:
     """`obj` with csx tensors as cpu tensors; a tensor that occurs twice stays one."""
-    known: dict[int, torch.Tensor] = {}
+    known: dict[int, Any] = {}
 
     def convert(leaf: Any) -> Any:
         if isinstance(leaf, CsxTensor):

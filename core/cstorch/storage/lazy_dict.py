@@ -1,0 +1,111 @@
+"""Dicts of a loaded checkpoint that read their tensors when these are asked for."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, ItemsView, Iterator, ValuesView
+from typing import Any
+
+import torch
+
+
+class Unread:
+    """Stands in a lazy dict for a tensor of the file.
+
+    Args:
+        read: Gives the tensor of a number.
+        number: Of the tensor.
+    """
+
+    __slots__ = ("number", "read")
+
+    def __init__(self, read: Callable[[int], torch.Tensor], number: int) -> None:
+        self.read, self.number = read, number
+
+    def __repr__(self) -> str:
+        return f"<tensor {self.number} of a checkpoint, not read>"
+
+
+def _seen(value: Any) -> Any:
+    return value.read(value.number) if type(value) is Unread else value
+
+
+class _Lazy(dict):  # type: ignore[type-arg]
+    """What a lazy dict does: every way to a value leads through `_seen`."""
+
+    def __getitem__(self, key: Any) -> Any:
+        return _seen(super().__getitem__(key))
+
+    def __iter__(self) -> Iterator[Any]:  # not dict's own: dict(lazy) and {**lazy} then ask for the items
+        return super().__iter__()
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        return _seen(super().get(key, default))
+
+    def values(self) -> Any:
+        return ValuesView(self)
+
+    def items(self) -> Any:
+        return ItemsView(self)
+
+    def pop(self, key: Any, *default: Any) -> Any:
+        return _seen(super().pop(key, *default))
+
+    def popitem(self, *args: Any, **kwargs: Any) -> Any:
+        key, value = super().popitem(*args, **kwargs)
+        return key, _seen(value)
+
+    def setdefault(self, key: Any, default: Any = None) -> Any:
+        if key not in self:
+            self[key] = default
+        return self[key]
+
+    def copy(self) -> Any:
+        """Another lazy dict of the same values."""
+        made = type(self)()
+        for key in self:
+            made[key] = super().__getitem__(key)
+        vars(made).update(vars(self))
+        return made
+
+    __copy__ = copy
+
+    def __or__(self, other: Any) -> Any:
+        made = self.copy()
+        made.update(other)
+        return made
+
+    def __ror__(self, other: Any) -> Any:
+        return {**other, **self}
+
+    def __eq__(self, other: object) -> bool:
+        return dict(self.items()) == other
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    __hash__ = None
+
+
+class LazyDict(_Lazy):
+    """A dict whose tensors are read from the file at every access, or at the first ("cache")."""
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return dict, (dict(self.items()),)
+
+
+class LazyOrderedDict(_Lazy, OrderedDict):  # type: ignore[type-arg]
+    """The same of an OrderedDict, as `state_dict` makes them."""
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return OrderedDict, (), vars(self) or None, None, iter(list(self.items()))
+
+
+def lazy_dict(kind: type, items: list[tuple[Any, Any]]) -> Any:
+    """A dict, or an OrderedDict, of `items`; a lazy one if any is unread."""
+    if not any(type(value) is Unread for _, value in items):
+        return kind(items)
+    made: Any = LazyDict() if kind is dict else LazyOrderedDict()
+    for key, value in items:
+        made[key] = value
+    return made

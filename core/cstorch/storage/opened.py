@@ -1,0 +1,149 @@
+"""An open checkpoint file: its index, and its blocks as memory, each checked when it is first touched.
+
+The descriptor stays open, so the tensors stay what they were when the file is replaced or deleted meanwhile.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import weakref
+from typing import Any
+
+import torch
+from xxhash import xxh3_64
+
+from cstorch.device.mapped import mapped
+from cstorch.errors import CheckpointError
+from cstorch.storage.dtypes import DTYPES
+from cstorch.storage.hdf5 import USER_BLOCK
+from cstorch.storage.index import DamagedError, Index, Locator, digest
+
+SMALLEST_MAPPED = 1 << 18
+"""Fewer bytes than this are read rather than mapped: mapping costs more, and a process may have 65,530 mappings."""
+
+_STEP = 1 << 22
+
+
+class OpenedCheckpoint:
+    """An open file.
+
+    Args:
+        file: Its descriptor, which is closed with the last reference to this object.
+        name: What errors call it.
+
+    Raises:
+        CheckpointError: it is truncated or damaged.
+    """
+
+    def __init__(self, file: int, name: str) -> None:
+        self.file, self.name = file, name
+        weakref.finalize(self, os.close, file)
+        try:
+            head = os.pread(file, USER_BLOCK, 0)
+            if len(head) < USER_BLOCK:
+                raise DamagedError(f"it is truncated: it ends after {len(head)} bytes")
+            self.locator = Locator.read(head)
+            self.check_size()
+            data = os.pread(file, self.locator.index_size, self.locator.index_at)
+            self.index = Index.read(data, self.locator)
+        except DamagedError as error:
+            raise self.damaged(str(error)) from None
+        self._blocks: list[list[int]] = self.index.blocks.tolist()
+        self._tensors: list[list[int]] = self.index.tensors.tolist()
+        self._geometry: list[int] = self.index.geometry.tolist()
+        self._checked = bytearray(len(self._blocks))
+        self._names: list[str] = []
+
+    def check_size(self) -> None:
+        """Raise when the file is not as long as it was written."""
+        size = os.fstat(self.file).st_size
+        if size != self.locator.size:
+            what = "truncated" if size < self.locator.size else "not what was written"
+            raise DamagedError(f"it is {what}: it has {size} bytes instead of {self.locator.size}")
+
+    def damaged(self, what: str) -> CheckpointError:
+        """The error to raise for a part of the file that is damaged."""
+        return CheckpointError(
+            f"the checkpoint {self.name} cannot be read: {what}. Load an earlier checkpoint, or copy this one again "
+            "from where it came."
+        )
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+    @property
+    def names(self) -> list[str]:
+        """Of the tensors, as the HDF5 datasets are called."""
+        if not self._names:
+            self._names = self.index.names.decode(errors="surrogatepass").split("\0")[:-1]
+        return self._names
+
+    def geometry(self, number: int) -> tuple[torch.dtype, list[int], list[int], int, int]:
+        """Dtype, shape, strides, block and offset in the block in bytes of a tensor."""
+        kind, rank, at, block, offset = self._tensors[number]
+        between = at + rank
+        return DTYPES[kind], self._geometry[at:between], self._geometry[between : between + rank], block, offset
+
+    def is_constant(self, number: int) -> bool:
+        """Whether a tensor repeats one element over its whole shape."""
+        _, shape, stride, _, _ = self.geometry(number)
+        return math.prod(shape) > 1 and not any(stride)
+
+    def block_size(self, block: int) -> int:
+        """Of a block, in bytes."""
+        return self._blocks[block][1]
+
+    @property
+    def blocks(self) -> int:
+        """How many there are."""
+        return len(self._blocks)
+
+    def read(self, block: int) -> torch.Tensor:
+        """The bytes of a block, in memory of their own."""
+        at, size, _ = self._blocks[block]
+        made = torch.empty(size, dtype=torch.uint8)
+        view = memoryview(made.numpy())  # type: ignore[arg-type]
+        done = 0
+        while done < size:
+            count = os.preadv(self.file, [view[done:]], at + done)
+            if count == 0:
+                raise self.damaged(f"it is truncated: it ends at byte {at + done} of {self.locator.size}")
+            done += count
+        self._check(block, view)
+        return made
+
+    def map(self, block: int) -> torch.Tensor:
+        """The bytes of a block: pages of the file, copied when they are written to; few bytes are read."""
+        at, size, _ = self._blocks[block]
+        if size < SMALLEST_MAPPED:
+            return self.read(block)
+        try:
+            self.check_size()  # beyond the end of a file there are pages, and touching them ends the process
+            memory, start = mapped(self.file, at, size)
+        except DamagedError as error:
+            raise self.damaged(str(error)) from None
+        except OSError:  # no more mappings
+            return self.read(block)
+        made = torch.frombuffer(memory, dtype=torch.uint8, count=size, offset=start)
+        self._check(block, made.numpy())
+        return made
+
+    def is_right(self, block: int) -> bool:
+        """Whether a block is what was written, whatever was found before."""
+        at, size, expected = self._blocks[block]
+        found = xxh3_64()
+        for start in range(0, size, _STEP):
+            found.update(os.pread(self.file, min(_STEP, size - start), at + start))
+        return bool(found.intdigest() == expected)
+
+    def _check(self, block: int, data: Any) -> None:
+        if not self._checked[block]:
+            if digest(data) != self._blocks[block][2]:
+                raise self.damaged(f"{self.owners(block)} was damaged after it was written")
+            self._checked[block] = 1
+
+    def owners(self, block: int) -> str:
+        """The tensors that are views of a block, for an error."""
+        names = [name for name, row in zip(self.names, self._tensors, strict=True) if row[3] == block]
+        return f"the tensor {' and '.join(map(repr, names))}" if names else "a tensor inside a pickled object"

@@ -1,0 +1,309 @@
+"""A state dict as typed JSON: everything but the contents of tensors, and back without running code from the file.
+
+Dicts with text keys, lists, strings, ints, finite floats, bools and None are themselves. Everything else is an object
+with one key that begins with "$" and names the kind: {"$tensor": 3}, {"$tuple": [1, 2]}, {"$bytes": "base64"}.
+Classes are named only where objects of theirs hold nothing but data (namedtuples, members of enumerations); they
+are looked up among the modules that are loaded, and no module is imported.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import datetime
+import enum
+import math
+import pathlib
+import sys
+from collections import Counter, OrderedDict, deque, namedtuple
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from cstorch.errors import CheckpointContentError, CheckpointError
+
+Path = tuple[Any, ...]
+"""The keys that lead to a value."""
+
+_PLAIN = frozenset({str, bool, type(None)})
+_DATES = {kind.__name__: kind for kind in (datetime.datetime, datetime.date, datetime.time)}
+_PATHS = {
+    kind.__name__: kind
+    for kind in (pathlib.PosixPath, pathlib.WindowsPath, pathlib.PurePosixPath, pathlib.PureWindowsPath)
+}
+_DTYPES = {name: value for name, value in vars(torch).items() if isinstance(value, torch.dtype)}
+_LARGEST_INT = 1 << 1024  # longer ones are written in hexadecimal: Python refuses long decimals
+
+
+def dotted(path: Path) -> str:
+    """A path as the dataset of a tensor there is called."""
+    return ".".join([str(key) for key in path]) or "(top)"
+
+
+class Encoder:
+    """Turns objects into typed JSON.
+
+    Args:
+        add_tensor: Called with each tensor and its path; returns its number.
+        add_object: Called with each object that has no safe form, and its path; None to raise TypeError for these.
+    """
+
+    def __init__(
+        self, add_tensor: Callable[[torch.Tensor, Path], int], add_object: Callable[[Any, Path], None] | None
+    ) -> None:
+        self.add_tensor, self.add_object = add_tensor, add_object
+        self._open: set[int] = set()
+
+    def encode(self, value: Any, path: Path = ()) -> Any:
+        """`value`, which is at `path`, as what `json.dumps` writes.
+
+        Raises:
+            CheckpointContentError: it has no safe form, or contains itself. A TypeError; names the path.
+        """
+        kind = type(value)
+        if kind in _PLAIN:
+            return value
+        if isinstance(value, torch.Tensor):
+            return self._tensor(value, path)
+        if kind is int:
+            return value if -_LARGEST_INT < value < _LARGEST_INT else {"$int": hex(value)}
+        if kind is float:
+            return value if math.isfinite(value) else {"$float": repr(value)}
+        write = _WRITERS.get(kind)
+        if write is not None:
+            return write(value)
+        if id(value) in self._open:
+            raise CheckpointContentError(
+                f"the {kind.__name__} at {dotted(path)!r} contains itself, and a checkpoint is a tree."
+            )
+        self._open.add(id(value))
+        try:
+            return self._container(value, path)
+        finally:
+            self._open.discard(id(value))
+
+    def _tensor(self, value: torch.Tensor, path: Path) -> Any:
+        try:
+            number = self.add_tensor(value, path)
+        except CheckpointContentError:
+            if self.add_object is None:
+                raise
+            return self._object(value, path)
+        if isinstance(value, torch.nn.Parameter):
+            return {"$parameter": [number, value.requires_grad]}
+        return {"$tensor": number} if not value.requires_grad else {"$leaf": number}
+
+    def _container(self, value: Any, path: Path) -> Any:
+        kind = type(value)
+        if kind is dict:
+            return self._items(value, path)
+        if kind is list:
+            return self._sequence(value, path)
+        if kind in (tuple, deque):
+            return {"$" + kind.__name__: self._sequence(value, path)}
+        if kind in (OrderedDict, Counter):
+            body: list[Any] = [self._items(value, path)]
+            if vars(value):  # state dicts carry the versions of their modules so
+                body.append(self._items(vars(value), (*path, "__dict__")))
+            return {"$" + kind.__name__: body}
+        if kind in (set, frozenset):
+            return {"$" + kind.__name__: [self._member(v, (*path, i)) for i, v in enumerate(value)]}
+        if kind is argparse.Namespace:
+            return {"$namespace": self._items(vars(value), path)}
+        if isinstance(value, np.ndarray) and kind is np.ndarray:
+            return self._array(value, path)
+        if isinstance(value, enum.Enum):
+            return {"$enum": [kind.__module__, kind.__qualname__, value.name]}
+        if isinstance(value, np.generic) and value.dtype.kind in "biufcSUMm":
+            return {"$numpy": [value.dtype.str, base64.b64encode(value.tobytes()).decode()]}
+        if isinstance(value, tuple) and hasattr(kind, "_fields"):
+            parts = [self.encode(v, (*path, name)) for name, v in zip(kind._fields, value, strict=True)]
+            return {"$namedtuple": [kind.__module__, kind.__qualname__, list(kind._fields), parts]}
+        return self._object(value, path)
+
+    def _member(self, value: Any, path: Path) -> Any:
+        if isinstance(value, torch.Tensor):
+            raise CheckpointContentError(
+                f"the set at {dotted(path[:-1])!r} contains a tensor. Use a list: the order of a set is not kept."
+            )
+        return Encoder(self.add_tensor, None).encode(value, path)
+
+    def _items(self, value: Any, path: Path) -> Any:
+        if all(type(k) is str and not k.startswith("$") for k in value):
+            return {k: self.encode(v, (*path, k)) for k, v in value.items()}
+        keys = Encoder(_no_tensor_keys, None)
+        return {"$dict": [[keys.encode(k, (*path, repr(k))), self.encode(v, (*path, k))] for k, v in value.items()]}
+
+    def _sequence(self, value: Any, path: Path) -> list[Any]:
+        return [self.encode(v, (*path, i)) for i, v in enumerate(value)]
+
+    def _array(self, value: Any, path: Path) -> Any:
+        if value.dtype.kind in "biufc" and value.dtype.isnative and value.dtype.itemsize <= 16 and value.dtype != "g":
+            usable = value.flags.c_contiguous and value.flags.writeable
+            try:
+                return {"$array": self.add_tensor(torch.from_numpy(value if usable else value.copy()), path)}
+            except TypeError:  # a dtype that PyTorch has not
+                pass
+        if value.dtype.hasobject:
+            return self._object(value, path)
+        dtype = value.dtype.descr if value.dtype.names else value.dtype.str
+        return {"$ndarray": [dtype, list(value.shape), base64.b64encode(value.tobytes()).decode()]}
+
+    def _object(self, value: Any, path: Path) -> Any:
+        if self.add_object is None:
+            kind = type(value)
+            raise CheckpointContentError(
+                f"{dotted(path)!r} is of type {kind.__module__}.{kind.__qualname__}, which a checkpoint has no safe "
+                "form for: loading it would run code. Save what it consists of instead (a dict of its "
+                "attributes), or pass pickle_objects=True; then it is pickled, and torch.load(weights_only=False) "
+                "or cstorch.load(weights_only=False) reads it."
+            )
+        self.add_object(value, path)
+        return {"$pickle": dotted(path)}
+
+
+def _no_tensor_keys(tensor: torch.Tensor, path: Path) -> int:
+    raise CheckpointContentError(f"the key {dotted(path)} of a dict is a tensor. Use its value or its name as the key.")
+
+
+_WRITERS: dict[type, Callable[[Any], Any]] = {
+    bytes: lambda v: {"$bytes": base64.b64encode(v).decode()},
+    bytearray: lambda v: {"$bytearray": base64.b64encode(v).decode()},
+    complex: lambda v: {"$complex": [repr(v.real), repr(v.imag)]},
+    range: lambda v: {"$range": [v.start, v.stop, v.step]},
+    torch.Size: lambda v: {"$size": list(v)},
+    torch.dtype: lambda v: {"$dtype": str(v).removeprefix("torch.")},
+    torch.device: lambda v: {"$device": str(v)},
+    datetime.timedelta: lambda v: {"$timedelta": [v.days, v.seconds, v.microseconds]},
+    **{kind: lambda v: {"$date": [type(v).__name__, v.isoformat()]} for kind in _DATES.values()},
+    **{kind: lambda v: {"$path": [type(v).__name__, str(v)]} for kind in _PATHS.values()},
+}
+
+
+class Decoder:
+    """Turns typed JSON back into objects.
+
+    Args:
+        make_tensor: Called with the number of each tensor; returns it, or what `make_dict` understands.
+        make_object: Called with the name and the path of each pickled object.
+        make_dict: Makes dicts: given dict or OrderedDict, and the items.
+        read_tensor: Like `make_tensor`, for tensors that are not the value of a dict: always a tensor.
+    """
+
+    def __init__(
+        self,
+        make_tensor: Callable[[int], Any],
+        make_object: Callable[[str, Path], Any],
+        make_dict: Callable[[type, list[tuple[Any, Any]]], Any] = lambda kind, items: kind(items),
+        read_tensor: Callable[[int], torch.Tensor] | None = None,
+    ) -> None:
+        self.make_tensor, self.make_object, self.make_dict = make_tensor, make_object, make_dict
+        self.read_tensor = read_tensor or make_tensor
+
+    def decode(self, value: Any, path: Path = ()) -> Any:
+        """The object that the typed JSON `value` at `path` (positions among the parts) stands for."""
+        kind = type(value)
+        if kind is list:
+            return [self.decode(v, (*path, i)) for i, v in enumerate(value)]
+        if kind is not dict:
+            return value
+        if len(value) == 1:
+            (key, body), *_ = value.items()
+            if key.startswith("$"):
+                return self._special(key[1:], body, path)
+        return self.make_dict(dict, self._items(value, path))
+
+    def _items(self, value: dict[str, Any], path: Path) -> list[tuple[Any, Any]]:
+        items: Any = value.items()
+        if len(value) == 1 and "$dict" in value:
+            items = [(self._key(k), v) for k, v in value["$dict"]]
+        return [(k, self._value(v, path, i)) for i, (k, v) in enumerate(items)]
+
+    def _key(self, key: Any) -> Any:
+        return key if type(key) is str else self.decode(key)
+
+    def _value(self, value: Any, path: Path, i: int) -> Any:
+        if type(value) is dict:
+            if len(value) == 1 and "$tensor" in value:
+                return self.make_tensor(value["$tensor"])
+            return self.decode(value, (*path, i))
+        return self.decode(value, (*path, i)) if type(value) is list else value
+
+    def _special(self, kind: str, body: Any, path: Path) -> Any:
+        if kind == "dict":
+            return self.make_dict(dict, self._items({"$dict": body}, path))
+        if kind == "tensor":
+            return self.read_tensor(body)
+        if kind == "leaf":
+            return self.read_tensor(body).requires_grad_()
+        if kind == "parameter":
+            return torch.nn.Parameter(self.read_tensor(body[0]), requires_grad=body[1])
+        if kind == "array":
+            return self.read_tensor(body).numpy()
+        if kind in ("OrderedDict", "Counter"):
+            items = self._items(body[0], path)
+            made = self.make_dict(OrderedDict, items) if kind == "OrderedDict" else Counter(dict(items))
+            for k, v in self._items(body[1], (*path, "__dict__")) if len(body) > 1 else []:
+                setattr(made, k, v)
+            return made
+        if kind == "namespace":
+            return argparse.Namespace(**dict(self._items(body, path)))
+        if kind == "pickle":
+            return self.make_object(body, path)
+        if kind in ("tuple", "deque", "set", "frozenset"):
+            of = {"tuple": tuple, "deque": deque, "set": set, "frozenset": frozenset}[kind]
+            return of([self.decode(v, (*path, i)) for i, v in enumerate(body)])
+        if kind == "namedtuple":
+            return _namedtuple(*body[:3])._make([self.decode(v, (*path, i)) for i, v in enumerate(body[3])])
+        return _READERS[kind](body)
+
+
+def _loaded(module: str, name: str) -> Any:
+    """The object of that name in a module that is loaded; None when there is none."""
+    found: Any = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found
+
+
+def _namedtuple(module: str, name: str, fields: list[str]) -> Any:
+    found = _loaded(module, name)
+    is_same = isinstance(found, type) and issubclass(found, tuple) and list(getattr(found, "_fields", ())) == fields
+    return found if is_same else namedtuple(name.rpartition(".")[2], fields)
+
+
+def _enum(body: list[str]) -> Any:
+    module, name, member = body
+    found = _loaded(module, name)
+    if isinstance(found, enum.EnumMeta) and member in found.__members__:
+        return found[member]
+    raise CheckpointError(
+        f"the checkpoint holds {name}.{member}, and no loaded module {module} has it. Import {module} first."
+    )
+
+
+def _array(body: list[Any]) -> Any:
+    dtype, shape, data = body
+    of = np.dtype([tuple(field) for field in dtype] if isinstance(dtype, list) else dtype)
+    return np.frombuffer(bytearray(base64.b64decode(data)), of).reshape(shape)
+
+
+_READERS: dict[str, Callable[[Any], Any]] = {
+    "int": lambda v: int(v, 16),
+    "float": float,
+    "bytes": base64.b64decode,
+    "bytearray": lambda v: bytearray(base64.b64decode(v)),
+    "ndarray": _array,
+    "complex": lambda v: complex(float(v[0]), float(v[1])),
+    "range": lambda v: range(*v),
+    "size": torch.Size,
+    "dtype": lambda v: _DTYPES[v],
+    "device": torch.device,
+    "numpy": lambda v: np.frombuffer(base64.b64decode(v[1]), v[0])[0],
+    "timedelta": lambda v: datetime.timedelta(*v),
+    "date": lambda v: _DATES[v[0]].fromisoformat(v[1]),
+    "path": lambda v: _PATHS[v[0]](v[1]),
+    "enum": _enum,
+}
