@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -25,4 +26,26 @@ class CSXCheckpointIOMixin:
             super().save_checkpoint(on_host(checkpoint), path, storage_options)  # type: ignore[misc]
             return
         os.makedirs(Path(path).parent, exist_ok=True)
-        cstorch.save(checkpoint, path)
+        try:
+            cstorch.save(checkpoint, path)
+        except cstorch.errors.CheckpointContentError as error:
+            _pickled(checkpoint, path, str(error))
+
+
+def _pickled(checkpoint: dict[str, Any], path: Any, why: str) -> None:
+    """Write what Lightning's own writer would: objects of any class, no hyperparameters that cannot be pickled."""
+    import cstorch
+
+    warnings.warn(
+        f"checkpoints hold an object that is pickled: {why} They are written with it, and loading them whole needs "
+        "weights_only=False.",
+        stacklevel=4,
+    )
+    try:
+        cstorch.save(checkpoint, path, pickle_objects=True)
+    except cstorch.errors.CheckpointContentError as error:
+        if "hyper_parameters" not in checkpoint:
+            raise
+        warnings.warn(f"hyper_parameters are left out of the checkpoint: {error}", stacklevel=4)
+        del checkpoint["hyper_parameters"]
+        cstorch.save(checkpoint, path, pickle_objects=True)

@@ -158,3 +158,20 @@ def test_optimizer_and_scheduler_surface():
     assert vars(scheduler)["_last_lr"] == [0.1]
     assert scheduler.get_last_lr() is vars(scheduler)["_last_lr"]
     assert "step" in vars(lr_scheduler.LRScheduler)
+
+
+def test_serialization_surface():
+    from cstorch._torch_private import serialization as surface
+    from torch import _weights_only_unpickler as unpickler
+
+    allowed = unpickler._get_allowed_globals()
+    for function in (surface.rebuild_tensor, surface.rebuild_tensor_of_dtype, surface.rebuild_parameter):
+        assert allowed[f"torch._utils.{function.__name__}"] is function
+    assert surface.storage_class(torch.float32) is torch.FloatStorage
+    assert surface.storage_class(torch.uint16) is None
+    storage = torch.ones(3).storage()
+    assert surface.is_typed_storage(storage)
+    assert surface.typed_length(storage) == 3
+    assert surface.untyped(storage).nbytes() == 12
+    x = torch.ones(3)
+    assert surface.storage_id(x) == surface.storage_id(x[1:]) != surface.storage_id(x.clone())

@@ -13,6 +13,7 @@ __all__ = [
     "rebuild_tensor_of_dtype",
     "storage_class",
     "storage_id",
+    "typed_length",
     "untyped",
 ]
 
@@ -48,3 +49,8 @@ def untyped(storage: Any) -> torch.UntypedStorage:
     """The bytes of a storage of the kind that remembers a dtype."""
     found: torch.UntypedStorage = storage._untyped_storage
     return found
+
+
+def typed_length(storage: Any) -> int:
+    """How many elements it has."""
+    return int(storage._size())

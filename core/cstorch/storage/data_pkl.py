@@ -19,6 +19,7 @@ from cstorch._torch_private.serialization import (
     rebuild_tensor,
     rebuild_tensor_of_dtype,
     storage_class,
+    typed_length,
     untyped,
 )
 from cstorch.device import CsxTensor, to_host
@@ -69,7 +70,7 @@ class _StatePickler(pickle.Pickler):
             return "storage", storage_class(dtype), self._keys[id(block)], "cpu", block.nbytes // dtype.itemsize
         if is_typed_storage(value):
             block, of = self._block_of(untyped(value)), storage_class(value.dtype) or torch.UntypedStorage
-            return "storage", of, self._keys[id(block)], "cpu", len(value)
+            return "storage", of, self._keys[id(block)], "cpu", typed_length(value)
         if isinstance(value, torch.UntypedStorage):
             return "storage", torch.UntypedStorage, self._keys[id(self._block_of(value))], "cpu", value.nbytes()
         return None

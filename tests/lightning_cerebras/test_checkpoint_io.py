@@ -1,0 +1,44 @@
+"""CSXCheckpointIO writes whatever Lightning's own writer writes."""
+
+import warnings
+
+import cstorch
+import pytest
+import torch
+
+import lightning_cerebras
+
+
+class Config:
+    """A hyperparameter of a class that only this file knows."""
+
+    depth = 3
+
+
+@pytest.fixture
+def io():
+    return lightning_cerebras.CSXCheckpointIO()
+
+
+def test_hyperparameters_of_any_class_are_pickled_and_said(tmp_path, io):
+    checkpoint = {"state_dict": {"w": torch.ones(2)}, "hyper_parameters": {"config": Config()}}
+    with pytest.warns(UserWarning, match=r"'hyper_parameters\.config' is of type .*Config"):
+        io.save_checkpoint(checkpoint, tmp_path / "a" / "x.ckpt")
+    assert (
+        type(io.load_checkpoint(tmp_path / "a" / "x.ckpt", weights_only=False)["hyper_parameters"]["config"]) is Config
+    )
+    assert torch.equal(cstorch.load(tmp_path / "a" / "x.ckpt")["state_dict"]["w"], torch.ones(2))
+
+
+def test_hyperparameters_that_cannot_be_pickled_are_left_out(tmp_path, io):
+    checkpoint = {"state_dict": {"w": torch.ones(2)}, "hyper_parameters": {"f": lambda: 1}}
+    with pytest.warns(UserWarning, match="hyper_parameters are left out"):
+        io.save_checkpoint(checkpoint, tmp_path / "x.ckpt")
+    assert list(torch.load(tmp_path / "x.ckpt", weights_only=True)) == ["state_dict"]
+
+
+def test_a_plain_checkpoint_warns_of_nothing(tmp_path, io):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        io.save_checkpoint({"epoch": 1, "state_dict": {"w": torch.ones(2)}}, tmp_path / "x.ckpt")
+    assert io.load_checkpoint(tmp_path / "x.ckpt")["epoch"] == 1
