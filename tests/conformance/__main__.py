@@ -56,7 +56,7 @@ def main() -> int:
     parser.add_argument("--sample", type=int, help="so many items of each database, chosen at random")
     parser.add_argument("--seed", type=int, default=0, help="of that choice")
     parser.add_argument("--workers", type=int, help="processes; one for each processor by default")
-    parser.add_argument("--limit", type=float, default=120, help="seconds for one item")
+    parser.add_argument("--limit", type=float, default=600, help="seconds for one item")
     chosen = parser.parse_args()
     if chosen.native:
         os.environ.pop("CSTORCH_INTERPRET", None)
@@ -68,10 +68,13 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="conformance-") as folder:
         for result in run_all(items, folder, chosen.limit, chosen.workers):
             results.append(result)
+            known = expectation(result.name, EXPECTED)
+            if result.outcome == "pass" and known is not None:
+                print(f"passes, expected {known[0]}: {result.name}", flush=True)
             if result.outcome not in ("pass", "skipped"):
-                known = "expected, " if expectation(result.name, EXPECTED) else ""
+                prefix = "" if known is None else "expected, "
                 reason = " ".join(result.reason.split())[:300]
-                print(f"{known}{result.outcome}: {result.name}: {reason}", flush=True)
+                print(f"{prefix}{result.outcome}: {result.name}: {reason}", flush=True)
     print(table(results))
     print(f"{len(results)} items in {time.perf_counter() - start:.0f} s")
     return 1 if surprises(results, EXPECTED) else 0

@@ -13,7 +13,7 @@ import os
 import signal
 import time
 import unittest
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,6 +52,30 @@ def outcome_of(run: Callable[[], None]) -> tuple[str, str]:
     except Exception as error:
         return "failed", f"{type(error).__name__}: {error}"
     return "pass", ""
+
+
+def check_all(samples: Iterable[Any], check: Callable[[int, Any], None]) -> None:
+    """Check every sample of an item: what is wrong counts at once, a refusal when nothing is wrong.
+
+    Args:
+        samples: The samples.
+        check: Gets the number of a sample and the sample; raises as an item does.
+    """
+    tried, refusals = 0, []
+    for number, sample in enumerate(samples):
+        try:
+            check(number, sample)
+            tried += 1
+        except unittest.SkipTest:
+            continue
+        except TraceError as error:
+            refusals.append(error)
+        except AssertionError as error:
+            raise AssertionError(f"sample {number}: {error}") from None
+    if refusals:
+        raise refusals[0]
+    if not tried:
+        raise unittest.SkipTest("plain PyTorch runs none of the samples")
 
 
 def _serve(items: list[Item], connection: Any, folder: str) -> None:

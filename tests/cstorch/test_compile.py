@@ -228,3 +228,23 @@ def test_large_weights_train_as_in_eager(csx):
 
     for found, expected in zip(train("csx"), train("cpu")):
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.native
+def test_operators_without_a_c_entry_point_run_in_a_library(csx):
+    """Arithmetic of complex numbers is called by name: the description beside the library says how."""
+    seen = []
+
+    @cstorch.step_closure
+    def keep(value):
+        seen.append(value)
+
+    @cstorch.trace
+    def step(a, b):
+        keep(a / b)
+
+    for number in range(2):
+        a, b = torch.randn(4, dtype=torch.complex64), torch.randn(4, dtype=torch.complex64)
+        step(a, b)
+        torch.testing.assert_close(seen[number], a / b)
+    assert isinstance(executable_of(step), native.NativeExecutable)

@@ -175,3 +175,14 @@ def test_serialization_surface():
     assert surface.untyped(storage).nbytes() == 12
     x = torch.ones(3)
     assert surface.storage_id(x) == surface.storage_id(x[1:]) != surface.storage_id(x.clone())
+
+
+def test_what_modules_ask_of_values():
+    from cstorch._torch_private.tracing import counts_as_given
+    from torch.nn.modules import batchnorm, transformer
+
+    assert callable(transformer._detect_is_causal_mask)
+    assert "float" in batchnorm._BatchNorm.forward.__code__.co_names
+    with counts_as_given():
+        assert "float" in vars(batchnorm)
+    assert "float" not in vars(batchnorm)

@@ -24,6 +24,7 @@ __all__ = [
     "TorchDispatchMode",
     "any_autocast",
     "compiling",
+    "counts_as_given",
     "default_device",
     "deterministic",
     "fake_of",
@@ -102,3 +103,18 @@ def masks_as_given() -> Iterator[None]:
         yield
     finally:
         transformer._detect_is_causal_mask = before
+
+
+@contextlib.contextmanager
+def counts_as_given() -> Iterator[None]:
+    """`nn.BatchNorm*d(momentum=None)` does not make a Python float of its count of batches within."""
+    from torch.nn.modules import batchnorm
+
+    def convert(value: Any) -> Any:
+        return value if isinstance(value, torch.Tensor) else float(value)
+
+    batchnorm.float = convert  # type: ignore[attr-defined]  # the module's own name goes before the builtin
+    try:
+        yield
+    finally:
+        del batchnorm.float  # type: ignore[attr-defined]

@@ -31,12 +31,11 @@ from cstorch.errors import TraceError
 from cstorch.tracing.draw_order import DrawOrder
 from cstorch.tracing.gradients import GradientLedger, refuse_consumed
 from cstorch.tracing.host_draws import HostDraws
+from cstorch.tracing.resizing import resized
 from cstorch.tracing.scalars import HostScalar, Number, ScalarScope
 from cstorch.where import user_line
 
 aten = torch.ops.aten
-
-_RESIZES = frozenset({aten.resize_.default, aten.resize_as_.default})
 
 
 @dataclass
@@ -215,11 +214,9 @@ class Recorder(TorchDispatchMode):
                 "values, so it cannot be part of a program that is compiled once. Use dense tensors: "
                 "nn.Embedding(..., sparse=False), and Adam instead of SparseAdam."
             )
-        if func in _RESIZES:
-            raise TraceError(
-                f"{func} at {user_line()} changes the size of a tensor in place, which a program cannot follow. "
-                "Make a new tensor of that size, for example with reshape() or new_zeros()."
-            )
+        other_size = resized(self, func, args, kwargs)
+        if other_size is not NotImplemented:
+            return other_size
         plain_args, plain_kwargs = args, kwargs
         for t in mutated_arguments(func, args, kwargs):
             if isinstance(t, torch.Tensor):

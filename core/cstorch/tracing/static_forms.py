@@ -7,6 +7,7 @@ negative variance, a negative weight) is not checked in a program.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,6 +17,7 @@ import torch.nn.functional as F
 
 from cstorch.device import CsxTensor
 from cstorch.device.tensor import refuse_read
+from cstorch.tracing.ctc import ctc_loss
 
 
 def _masked_put(x: torch.Tensor, mask: Any, value: Any, accumulate: bool = False) -> Any:
@@ -111,13 +113,51 @@ def _gaussian_nll_loss(
     if var.shape != input.shape:
         if input.shape[:-1] == var.shape:
             var = var.unsqueeze(-1)
-        elif input.shape[:-1] != var.shape[:-1] or var.shape[-1] != 1:
-            return NotImplemented
-    bounded = var + (var.clamp(min=eps) - var).detach()  # as eager: the bound does not stop the gradient
+        elif input.dim() != var.dim() or sum(v for i, v in zip(input.shape, var.shape, strict=True) if i != v) != 1:
+            return NotImplemented  # eager says what is wrong
+    bounded = var.clone()
+    with torch.no_grad():  # as eager: the bound does not stop the gradient
+        bounded.clamp_(min=eps)
     loss = 0.5 * (bounded.log() + (input - target) ** 2 / bounded)
     if full:
         loss = loss + 0.5 * math.log(2 * math.pi)
     return loss if reduction == "none" else loss.mean() if reduction == "mean" else loss.sum()
+
+
+def _batch_norm(
+    input: torch.Tensor,  # noqa: A002
+    running_mean: torch.Tensor | None,
+    running_var: torch.Tensor | None,
+    weight: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    training: bool = False,
+    momentum: Any = 0.1,
+    eps: float = 1e-5,
+) -> Any:
+    """With a tensor as momentum, as `nn.BatchNorm*d(momentum=None)` in a step has it."""
+    if not isinstance(momentum, torch.Tensor) or running_mean is None or running_var is None:
+        return NotImplemented
+    mean, var = torch.zeros_like(running_mean), torch.zeros_like(running_var)
+    made = F.batch_norm(input, mean, var, weight, bias, training, 1.0, eps)  # leaves the batch's own
+    with torch.no_grad():
+        running_mean.lerp_(mean, momentum.to(mean.dtype))
+        running_var.lerp_(var, momentum.to(var.dtype))
+    return made
+
+
+def _linear_cross_entropy(*args: Any, options: Any = None, **kwargs: Any) -> Any:
+    """In one chunk: a program that is recorded would repeat the operations of the loop for each."""
+    if options is None or (options.batch_chunk_size is None and options.chunking_method is None):
+        return NotImplemented
+    whole = dataclasses.replace(options, batch_chunk_size=None, chunking_method=None)
+    return F.linear_cross_entropy(*args, options=whole, **kwargs)
+
+
+def _one_hot(x: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
+    if num_classes < 1:
+        raise refuse_read("one_hot() without num_classes, which counts the classes: give num_classes;")
+    made = torch.zeros((*x.shape, num_classes), dtype=torch.int64, device=x.device)
+    return made.scatter_(-1, x.unsqueeze(-1), 1)
 
 
 def _tensor_split(x: torch.Tensor, indices_or_sections: Any, dim: int = 0) -> Any:
@@ -140,6 +180,11 @@ FORMS: dict[Any, Callable[..., Any]] = {
     torch.corrcoef: _corrcoef,
     torch.Tensor.corrcoef: _corrcoef,
     F.gaussian_nll_loss: _gaussian_nll_loss,
+    F.batch_norm: _batch_norm,
+    F.ctc_loss: ctc_loss,
+    torch.ctc_loss: ctc_loss,
+    F.linear_cross_entropy: _linear_cross_entropy,
+    F.one_hot: _one_hot,
     torch.tensor_split: _tensor_split,
     torch.Tensor.tensor_split: _tensor_split,
 }

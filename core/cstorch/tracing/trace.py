@@ -11,7 +11,7 @@ import torch
 from torch import fx, nn
 
 from cstorch._torch_private.backward import around_engine
-from cstorch._torch_private.tracing import masks_as_given
+from cstorch._torch_private.tracing import counts_as_given, masks_as_given
 from cstorch.device import CsxTensor, ValueCell
 from cstorch.errors import TraceError
 from cstorch.tracing import nest
@@ -139,6 +139,7 @@ def trace(
             # The engine sizes its device queues at the process's first backward: stay in this thread.
             stack.enter_context(torch.autograd.set_multithreading_enabled(False))
             stack.enter_context(masks_as_given())
+            stack.enter_context(counts_as_given())
             stack.enter_context(recorder)
             functions = stack.enter_context(StepFunctions(recorder.scalar_input, recorder.gradients))
             stack.enter_context(around_engine(functions.resumed))
