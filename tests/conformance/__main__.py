@@ -4,7 +4,7 @@
 
 All items run through the graph interpreter; with --native through compiled libraries. The exit status is 1 when an
 item neither passes nor is listed in expected.py with its outcome. CONFORMANCE_SAMPLES=4 limits the samples of an
-operator; CONFORMANCE_SABOTAGE=stale or disturbed shows that the comparison notices.
+operator or a module; CONFORMANCE_SABOTAGE=stale or disturbed shows that the comparison notices.
 """
 
 from __future__ import annotations

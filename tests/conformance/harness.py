@@ -25,6 +25,9 @@ from cstorch.errors import TraceError
 
 HERE = str(Path(__file__).parent)
 Item = tuple[str, Callable[[], None]]
+SAMPLES = int(os.environ.get("CONFORMANCE_SAMPLES", "0")) or None
+"""At most so many samples of an operator or a module; all of them by default."""
+
 OUTCOMES = ("pass", "refused", "skipped", "unclear", "failed", "wrong", "crashed", "hung")
 """`unclear` is a refusal that does not name the line of the step that asked for it."""
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import cstorch
 import torch
-from harness import check_all
+from harness import SAMPLES, check_all
 from torch.testing._internal.common_modules import module_db
 from torch.utils import _pytree as pytree
 
@@ -49,7 +49,7 @@ def _check(info: Any, training: bool) -> None:
             # Rounding that grows from step to step is no error: it shrinks with the precision, an error does not.
             _check_sample(info, _samples(info, training, torch.float64)[number], training)
 
-    check_all(_samples(info, training), check)
+    check_all(_samples(info, training)[:SAMPLES], check)
 
 
 def _samples(info: Any, training: bool, dtype: torch.dtype = torch.float32) -> Any:

@@ -17,14 +17,11 @@ from typing import Any
 
 import cstorch
 import torch
-from harness import check_all
+from harness import SAMPLES, check_all
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils import _pytree as pytree
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool, torch.complex64)
-SAMPLES = int(os.environ.get("CONFORMANCE_SAMPLES", "0")) or None
-"""At most so many samples of an item; all of them by default."""
-
 SEED = 42
 """Before every run; operators of the database that draw random numbers set this very seed themselves."""
 
