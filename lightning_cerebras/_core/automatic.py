@@ -11,9 +11,8 @@ from typing import Any
 import cstorch
 import torch
 
-from lightning_cerebras._core.counters import Counters
-from lightning_cerebras._core.logs import taped
 from lightning_cerebras._core.private import loop_of
+from lightning_cerebras._core.step_context import StepContext
 
 
 class StepClosure:
@@ -66,12 +65,13 @@ class AutomaticOptimization:
         strategy: The CSX strategy.
         trainer: The trainer.
         module: The LightningModule.
+        context: The surroundings of its steps.
     """
 
-    def __init__(self, strategy: Any, trainer: Any, module: Any) -> None:
+    def __init__(self, strategy: Any, trainer: Any, module: Any, context: StepContext) -> None:
         self.strategy, self.trainer, self.module = strategy, trainer, module
         self.loop = loop_of(trainer)
-        self._counters = Counters(trainer)
+        self._context = context
         self._values: tuple[Any, Any] | None = None
         self._steps: dict[Any, Any] = {}
         self.loop._make_closure = self.make_closure
@@ -95,7 +95,7 @@ class AutomaticOptimization:
             self.trainer.accumulate_grad_batches,
         )
         step = self._traced(variant, self._step)
-        step(self._counters.values(), closure.kwargs, closure.optimizer, optimizer, closure.zero, closure.backward)
+        step(self._context.numbers(), closure.kwargs, closure.optimizer, optimizer, closure.zero, closure.backward)
         if closure.zero:
             progress = self.loop.optim_progress.optimizer.zero_grad
             progress.increment_ready()
@@ -111,7 +111,7 @@ class AutomaticOptimization:
             closure._result = self.run(closure, optimizer)
             return closure._result.loss
         result = closure() if closure is not None else None
-        self._traced("optimizer_step", self._step_optimizer)(self._counters.values(), optimizer, kwargs)
+        self._traced("optimizer_step", self._step_optimizer)(self._context.numbers(), optimizer, kwargs)
         return result
 
     def _traced(self, variant: Any, function: Any) -> Any:
@@ -119,7 +119,7 @@ class AutomaticOptimization:
         if variant not in self._steps:
 
             def step(numbers: tuple[int, ...], *args: Any) -> None:
-                with taped(self.trainer, self.module), self._counters.standing_in(numbers):
+                with self._context.tracing(numbers):
                     function(*args)
 
             step.__name__ = variant if isinstance(variant, str) else "training_step"

@@ -13,8 +13,7 @@ from typing import Any
 import cstorch
 import torch
 
-from lightning_cerebras._core.counters import Counters
-from lightning_cerebras._core.logs import taped
+from lightning_cerebras._core.step_context import StepContext
 
 
 class ManualOptimization:
@@ -24,13 +23,14 @@ class ManualOptimization:
         strategy: The CSX strategy.
         trainer: The trainer.
         module: The LightningModule.
+        context: The surroundings of its steps.
         inner: What runs the module's `training_step`.
     """
 
-    def __init__(self, strategy: Any, trainer: Any, module: Any, inner: Callable[..., Any]) -> None:
+    def __init__(self, strategy: Any, trainer: Any, module: Any, context: StepContext, inner: Any) -> None:
         self.strategy, self.trainer, self.module = strategy, trainer, module
         self._inner = inner
-        self._counters = Counters(trainer)
+        self._context = context
         self._values: Any = None
 
         self._is_in_step = False
@@ -54,7 +54,7 @@ class ManualOptimization:
 
     def training_step(self, *args: Any) -> Any:
         """`Strategy.training_step`: the whole step; what it returned, with its values."""
-        self._traced_step(args, self._counters.values())
+        self._traced_step(args, self._context.numbers())
         values, self._values = self._values, None
         return values
 
@@ -62,7 +62,7 @@ class ManualOptimization:
         """`Strategy.optimizer_step`: part of the step that is being traced, or, from another hook, one of its own."""
         if self._is_in_step:
             return self._update(optimizer, closure, kwargs)
-        self._traced_update(optimizer, closure, kwargs, self._counters.values())
+        self._traced_update(optimizer, closure, kwargs, self._context.numbers())
         values, self._values = self._values, None
         return values
 
@@ -74,12 +74,7 @@ class ManualOptimization:
     def _inside(self, numbers: tuple[int, ...]) -> Iterator[None]:
         self._is_in_step = True
         try:
-            with (
-                taped(self.trainer, self.module),
-                self._counters.standing_in(numbers),
-                self._ticking(),
-                torch.enable_grad(),
-            ):
+            with self._context.tracing(numbers), self._ticking(), torch.enable_grad():
                 yield
         finally:
             self._is_in_step = False

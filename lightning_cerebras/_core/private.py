@@ -58,11 +58,6 @@ def is_of_lightning(frame: types.FrameType) -> bool:
     return str(frame.f_globals.get("__name__", "")).startswith(("lightning.", "pytorch_lightning."))
 
 
-def manual_loop_of(trainer: Any) -> Any:
-    """The loop of manual optimisation."""
-    return trainer.fit_loop.epoch_loop.manual_optimization
-
-
 def loop_of(trainer: Any) -> Any:
     """The loop of automatic optimisation."""
     return trainer.fit_loop.epoch_loop.automatic_optimization

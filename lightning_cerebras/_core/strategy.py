@@ -50,6 +50,7 @@ class CSXStrategyMixin:
         self._owns_backend = False
         self._optimization: AutomaticOptimization | ManualOptimization | None = None
         self._evaluations: dict[str, Any] = {}
+        self._context: Any = None
         self._outputs: Any = None
 
     @property
@@ -111,17 +112,18 @@ class CSXStrategyMixin:
     def setup(self, trainer: Any) -> None:
         """Set up the module and its optimizers, and take over the loop's optimisation steps."""
         from lightning_cerebras._core.automatic import AutomaticOptimization
-        from lightning_cerebras._core.counters import Counters
         from lightning_cerebras._core.manual import ManualOptimization
+        from lightning_cerebras._core.step_context import StepContext
 
         super().setup(trainer)  # type: ignore[misc]
         module = self.lightning_module  # type: ignore[attr-defined]
+        self._context = context = StepContext(trainer, module)
         if trainer.state.fn == "fit":
             if module.automatic_optimization:
-                self._optimization = AutomaticOptimization(self, trainer, module)
+                self._optimization = AutomaticOptimization(self, trainer, module, context)
             else:
-                self._optimization = ManualOptimization(self, trainer, module, super().training_step)  # type: ignore[misc]
-        self._trainer, self._counters = trainer, Counters(trainer)
+                run: Any = super().training_step  # type: ignore[misc]
+                self._optimization = ManualOptimization(self, trainer, module, context, run)
 
     def teardown(self) -> None:
         """Bring the module back to the host and end the backend."""
@@ -129,6 +131,8 @@ class CSXStrategyMixin:
             self._optimization.close()
         self._optimization = None
         self._evaluations.clear()
+        if self._context is not None:
+            self._context.close()
         try:
             super().teardown()  # type: ignore[misc]
         finally:
@@ -163,19 +167,17 @@ class CSXStrategyMixin:
         return self._evaluate("predict_step", args, kwargs)
 
     def _evaluate(self, name: str, args: Any, kwargs: Any) -> Any:
-        from lightning_cerebras._core.logs import taped
-
         if name not in self._evaluations:
             inner = getattr(super(), name)
             keep = self._cstorch.step_closure(self._keep)
 
             def step(args: Any, kwargs: Any, numbers: tuple[int, ...]) -> None:
-                with taped(self._trainer, self.lightning_module), self._counters.standing_in(numbers):  # type: ignore[attr-defined]
+                with self._context.tracing(numbers):
                     keep(inner(*args, **kwargs))
 
             step.__name__ = name
             self._evaluations[name] = self._cstorch.trace(step)
-        self._evaluations[name](args, kwargs, self._counters.values())
+        self._evaluations[name](args, kwargs, self._context.numbers())
         outputs, self._outputs = self._outputs, None
         return outputs
 

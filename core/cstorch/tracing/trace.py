@@ -21,6 +21,7 @@ from cstorch.tracing.gradients import GradientOf
 from cstorch.tracing.guards import Guards
 from cstorch.tracing.host_code import HostCode
 from cstorch.tracing.host_random import HostRandom
+from cstorch.tracing.host_values import with_host_values
 from cstorch.tracing.modules import ModuleWatch
 from cstorch.tracing.optimizers import OptimizerSteps
 from cstorch.tracing.program import Effect, Output, Program, ScalarSlot
@@ -64,6 +65,7 @@ class Recording:
         self, kind: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         """Record a call that repeats after each run."""
+        function = with_host_values(function, args, kwargs)
         made = Effect(kind, function, nest.map_leaves(self.stand_in, args), nest.map_leaves(self.stand_in, kwargs))
         self.effects.append(made)
 
