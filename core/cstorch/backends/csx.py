@@ -30,6 +30,15 @@ def boolean(default: bool) -> Flag:
     return Flag(default, lambda value: isinstance(value, bool), "True or False")
 
 
+def positive(default: float) -> Flag:
+    """A flag that is a number above 0."""
+    return Flag(
+        default,
+        lambda value: isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0,
+        "a number above 0",
+    )
+
+
 class FlagGroup:
     """Flags that belong together, read and assigned as attributes.
 
@@ -71,4 +80,15 @@ debug = FlagGroup(
 """Flags for debugging.
 
 retrace_every_iteration: run the Python of traced steps at every call, and raise where its graph has changed.
+"""
+
+data = FlagGroup(
+    "csx.data",
+    {
+        "worker_timeout": positive(600.0),
+    },
+)
+"""Flags of the input workers; ours, beyond the specification.
+
+worker_timeout: so many seconds may pass without a batch before a worker counts as hung.
 """

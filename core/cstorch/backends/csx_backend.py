@@ -11,6 +11,7 @@ from cstorch.appliance.local import LocalAppliance
 from cstorch.backends import csx
 from cstorch.backends.base import Backend, BackendType
 from cstorch.device import CSX, native_guard
+from cstorch.distributed import ClusterConfig
 from cstorch.errors import BackendError
 from cstorch.tracing.program import Executable, Program
 
@@ -46,7 +47,7 @@ class CsxBackend(Backend):
             raise BackendError(
                 f"cluster_config.num_csx is {systems!r}; this version runs on one system. Use num_csx=1."
             )
-        self.cluster_config = cluster_config
+        self.cluster_config = ClusterConfig() if cluster_config is None else cluster_config
         self.compile_only = bool(compile_only)
         self.validate_only = bool(validate_only)
         self.is_e2e_execution = not (self.compile_only or self.validate_only)

@@ -6,15 +6,26 @@ import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from cstorch.backends.csx import data
+from cstorch.distributed.streaming import Streamer, streaming_as
 from cstorch.errors import DataError
+from cstorch.tracing.context import context
+from cstorch.utils.data.batch_size import infer_batch_size
+from cstorch.utils.data.epochs import epochs, make_loader
+from cstorch.utils.data.restartable import combine, is_restartable, restore, worker_state
+from cstorch.utils.data.workers.messages import Run
+from cstorch.utils.data.workers.pool import WorkerPool
 
 _ids = itertools.count()
+_STEPS = "__cstorch_steps__"
 
 
 class DataLoader:
     """Calls an input function and hands its batches to the device (`cerebras.pytorch.utils.data.DataLoader`).
 
-    In this version the input function runs in this process.
+    With one worker, the input function runs in this process. With `ClusterConfig(num_workers_per_csx=n)` each of n
+    processes calls it, and step t takes its batch from worker t mod n; shard the data by
+    `cstorch.distributed.get_streaming_rank()`, unless all are to stream the same.
 
     Args:
         input_fn: Returns a torch DataLoader or any iterable of nested tensors.
@@ -34,35 +45,155 @@ class DataLoader:
         self.input_fn = input_fn
         self.args, self.kwargs = args, kwargs
         self.id = next(_ids)
-        self._loader: Any = None
+        self._epochs: tuple[Callable[[], Iterator[Any]], Any] | None = None
+        self._pool: WorkerPool | None = None
+        self._run: Any = None
+        self._final: dict[str, Any] | None = None  # the state of workers that have ended
+        self._resume: tuple[dict[str, Any] | None, bool] = None, True
+        self._before = 0  # steps of the runs that this one goes on from
+        self._seen_batch_size: int | None = None
 
     @property
     def dataloader(self) -> Any:
-        """What `input_fn` returned; it is called when first needed."""
-        if self._loader is None:
-            self._loader = self.input_fn(*self.args, **self.kwargs)
-            if not hasattr(self._loader, "__iter__"):
-                raise DataError(
-                    f"input_fn returned a {type(self._loader).__name__}, expected a torch DataLoader "
-                    "or an iterable of batches."
-                )
-        return self._loader
+        """What `input_fn` returns in this process; it is called when first needed."""
+        return self._here()[1]
 
     @property
     def batch_size(self) -> int | None:
         """The batch size, when the loader says it."""
-        return getattr(self.dataloader, "batch_size", None)
+        pool = self._workers()
+        known = pool.streams[0].ready.batch_size if pool else getattr(self.dataloader, "batch_size", None)
+        return known or self._seen_batch_size
+
+    @property
+    def is_restartable(self) -> bool:
+        """Whether the loader has a state to save and to continue from."""
+        pool = self._workers()
+        return pool.streams[0].ready.restartable if pool else is_restartable(self.dataloader)
 
     def __len__(self) -> int:
-        return len(self.dataloader)
+        pool = self._workers()
+        if pool is None:
+            return len(self.dataloader)
+        if pool.length is None:
+            raise TypeError("the dataloader of input_fn has no length")
+        return pool.length
 
     def __iter__(self) -> Iterator[Any]:
-        """One epoch. A generator that has ended is asked for again from `input_fn`."""
+        """One epoch in this process. A generator that has ended is asked for again from `input_fn`."""
         loader = self.dataloader
         if iter(loader) is loader and getattr(self, "_spent", False):
-            self._loader = loader = self.input_fn(*self.args, **self.kwargs)
+            loader = make_loader(self.input_fn, self.args, self.kwargs)
         self._spent = True
         return iter(loader)
 
     def __copy__(self) -> DataLoader:
         return DataLoader(self.input_fn, *self.args, **self.kwargs)
+
+    # -- one run -----------------------------------------------------------------------------------------
+
+    def batches(self, run: Any) -> Iterator[Any]:
+        """The batches of an executor's run, epoch after epoch.
+
+        Args:
+            run: The DataExecutor.
+
+        Raises:
+            DataError: while iterating: an epoch is empty, or a worker has failed, died or hung.
+        """
+        self._run, self._final = run, None
+        (state, strict), self._resume = self._resume, (None, True)
+        if state is not None:
+            state = dict(state)
+            self._before = state.pop(_STEPS, 0)
+        pool = self._workers()
+        if pool is not None:
+            return pool.run(Run(run.num_steps, run.checkpoint_schedule or (), state, strict, self._before))
+        if state is not None:
+            with streaming_as(self._identity):
+                restore(self.dataloader, state, Streamer(), strict)
+        return self._stream_here()
+
+    def end(self) -> None:
+        """End the workers; the executor calls it when its loop is over."""
+        pool, self._pool = self._pool, None
+        if pool is None:
+            return
+        try:
+            if self._run.on_final_iteration and pool.streams[0].ready.restartable:
+                self._final = pool.state(self._run.iteration)
+        except DataError:
+            self._final = None  # a worker is gone, which is what the loop ends with
+        finally:
+            pool.close()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state to save: that of all workers, where the step that has just ended left them.
+
+        Raises:
+            DataError: there is no run, its present step is no checkpoint step, or the loader has no state.
+        """
+        run = self._run
+        if run is None or not (run.on_checkpoint_step or run.on_final_iteration):
+            where = "no run has begun" if run is None else f"iteration {run.iteration} is no checkpoint step"
+            raise DataError(
+                f"state_dict() of a dataloader was asked for, but {where}. Ask in a function decorated with "
+                "@cstorch.checkpoint_closure, with DataExecutor(checkpoint_steps=...)."
+            )
+        if self._final is not None:
+            state = self._final
+        elif self._pool is not None and self.is_restartable:
+            state = self._pool.state(run.iteration)
+        else:
+            mine = worker_state(self.dataloader, Streamer(), run.iteration + 1, self.batch_size)
+            state = combine(self.dataloader, [mine])
+        return {**state, _STEPS: self._before + run.iteration + 1}
+
+    def load_state_dict(self, state_dict: dict[str, Any], strict: bool = True) -> None:
+        """Let the next run go on from a state that `state_dict` gave.
+
+        Args:
+            state_dict: The state.
+            strict: Handed to the loader's own `load_state_dict`.
+
+        Raises:
+            DataError: a run is going on.
+        """
+        if context.executor is not None and context.executor is self._run:
+            raise DataError("load_state_dict() of a dataloader was called in its run. Call it before the loop.")
+        self._resume = state_dict, strict
+
+    # -- where it runs -----------------------------------------------------------------------------------
+
+    @property
+    def _identity(self) -> Streamer | None:
+        return Streamer() if context.backend is not None and context.backend.is_csx else None
+
+    def _workers(self) -> WorkerPool | None:
+        """The worker processes, started when first needed; None where there is but one worker."""
+        backend = context.backend
+        if backend is None or not backend.is_csx or not backend.is_e2e_execution:
+            return None
+        count = backend.cluster_config.num_workers_per_csx
+        if count == 1:
+            return None
+        if self._pool is None:
+            paths = backend.cluster_config.python_paths
+            self._pool = WorkerPool(self.input_fn, self.args, self.kwargs, count, paths, data.worker_timeout)
+        return self._pool
+
+    def _here(self) -> tuple[Callable[[], Iterator[Any]], Any]:
+        if self._epochs is None:
+            with streaming_as(self._identity):
+                self._epochs = epochs(self.input_fn, self.args, self.kwargs)
+        return self._epochs
+
+    def _stream_here(self) -> Iterator[Any]:
+        identity = streaming_as(self._identity)
+        batches = self._here()[0]()
+        while True:
+            with identity:
+                batch = next(batches)
+            if self._seen_batch_size is None:
+                self._seen_batch_size = infer_batch_size(batch)
+            yield batch

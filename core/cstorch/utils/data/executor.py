@@ -88,6 +88,16 @@ class DataExecutor:
         return self.iteration == self.num_steps - 1
 
     @property
+    def checkpoint_schedule(self) -> Range | Schedule | None:
+        """The steps at which checkpoints are taken, zero-indexed."""
+        return self._checkpoints
+
+    @property
+    def on_checkpoint_step(self) -> bool:
+        """Whether checkpoints are taken in this iteration."""
+        return self._checkpoints is not None and self._checkpoints.match(self.iteration)
+
+    @property
     def artifact_dir(self) -> Path:
         """The folder of this run below the backend's artifact_dir, made when first asked for."""
         if self._artifact_dir is None:
@@ -112,7 +122,7 @@ class DataExecutor:
         current = Iteration()
         current.fetches = runs
         rates = _Rates(self.profiler)
-        batches = self._batches()
+        batches = self.dataloader.batches(self)
         open_iteration = False
         if self.backend.is_csx:
             observer.notify = lambda: self._weights_read(current)
@@ -137,6 +147,7 @@ class DataExecutor:
                     current.finish()
             finally:
                 context.executor = before
+                self.dataloader.end()
                 self._write_profile()
 
     def _weights_read(self, current: Iteration) -> None:
@@ -150,19 +161,6 @@ class DataExecutor:
             "function decorated with @cstorch.checkpoint_closure, and say DataExecutor(checkpoint_steps=...).",
             stacklevel=2,
         )
-
-    def _batches(self) -> Iterator[Any]:
-        while True:
-            empty = True
-            for batch in self.dataloader:
-                empty = False
-                yield batch
-            if empty:
-                name = getattr(self.dataloader.input_fn, "__name__", "input_fn")
-                raise DataError(
-                    f"the dataloader of {name!r} yielded no batch. "
-                    "Check that the dataset is not empty, and that drop_last does not drop its only batch."
-                )
 
     def _write_profile(self) -> None:
         if not self.profiler:

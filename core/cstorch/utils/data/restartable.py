@@ -1,0 +1,144 @@
+"""The protocol of dataloaders that can be continued where an earlier run stopped, and how their states are combined."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any, Protocol, runtime_checkable
+
+from cstorch.distributed.streaming import Streamer, at_checkpoint, get_worker_state
+from cstorch.errors import DataError
+from cstorch.utils.data.sampler import DistributedSampler
+
+_WORKERS = "__cstorch_workers__"
+
+
+@runtime_checkable
+class RestartableDataLoader(Protocol):
+    """Defines the interface of restartable dataloaders (`cerebras.pytorch.utils.data.RestartableDataLoader`).
+
+    Each worker calls `state_dict` at a checkpoint step; `aggregate_state_dict` makes one state of them, which
+    is saved. When it is loaded, every worker calls `deaggregate_state_dict` and then `load_state_dict`.
+    """
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state of this worker; `cstorch.distributed.get_worker_state()` may be called in it."""
+        ...
+
+    def load_state_dict(self, state_dict: dict[str, Any], strict: bool = True) -> None:
+        """Continue from a state that `deaggregate_state_dict` returned."""
+        ...
+
+    def aggregate_state_dict(self, worker_states: list[dict[str, Any]]) -> dict[str, Any]:
+        """Combine the states of all workers into the one that is saved."""
+        ...
+
+    def deaggregate_state_dict(self, aggregated_state_dict: dict[str, Any], strict: bool = True) -> dict[str, Any]:
+        """The state for this worker, out of the one that was saved."""
+        ...
+
+
+class _SampledLoader:
+    """Makes a torch DataLoader over a `DistributedSampler` restartable: its state is the samples streamed so far."""
+
+    def __init__(self, loader: Any, sampler: DistributedSampler) -> None:
+        self._loader, self._sampler = loader, sampler
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["_loader"], name)
+
+    @property
+    def batch_size(self) -> int | None:
+        """The batch size, also where the sampler makes the batches."""
+        return self._sampler.batch_size or self._loader.batch_size
+
+    def __iter__(self) -> Any:
+        return iter(self._loader)
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What came before this run, and what this worker has streamed in it."""
+        return {"before": self._sampler.samples_before, "streamed": get_worker_state().samples_streamed}
+
+    def aggregate_state_dict(self, worker_states: list[dict[str, Any]]) -> dict[str, Any]:
+        """The samples that all workers have streamed."""
+        streamed = sum(state["streamed"] for state in worker_states)
+        return {"samples_streamed": worker_states[0]["before"] + streamed}
+
+    def load_state_dict(self, state_dict: dict[str, Any], strict: bool = True) -> None:
+        """Go on after the samples streamed before; the number of workers may be another."""
+        self._sampler.set_state(state_dict["samples_streamed"])
+
+
+def as_restartable(loader: Any) -> Any:
+    """`loader`, or a restartable loader around it when its sampler says how far it is."""
+    if hasattr(loader, "state_dict"):
+        return loader
+    for sampler in (getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)):
+        if isinstance(sampler, DistributedSampler):
+            return _SampledLoader(loader, sampler)
+    return loader
+
+
+def is_restartable(loader: Any) -> bool:
+    """Whether `loader` has a state to save and to continue from."""
+    return all(callable(getattr(loader, name, None)) for name in ("state_dict", "load_state_dict"))
+
+
+def worker_state(loader: Any, streamer: Streamer, step: int, batch_size: int | None, before: int = 0) -> dict[str, Any]:
+    """The state of the loader of one worker after `step` steps of the run, and `before` steps of earlier runs.
+
+    Raises:
+        DataError: the loader has no state.
+    """
+    if not is_restartable(loader):
+        raise DataError(
+            f"the dataloader is a {type(loader).__name__}, which has no state to save. Return a loader with "
+            "state_dict() and load_state_dict() from input_fn: a torchdata StatefulDataLoader, one that follows "
+            "cstorch.utils.data.RestartableDataLoader, or a torch DataLoader over a cstorch DistributedSampler."
+        )
+    with at_checkpoint(streamer.checkpoint(step, batch_size, before)):
+        state: dict[str, Any] = loader.state_dict()
+    return state
+
+
+def combines(loader: Any) -> bool:
+    """Whether `loader` makes one state of those of all workers itself."""
+    return callable(getattr(loader, "aggregate_state_dict", None))
+
+
+def combine(loader: Any, states: list[dict[str, Any]]) -> dict[str, Any]:
+    """One state out of those of all workers, in order of their ranks."""
+    return loader.aggregate_state_dict(states) if combines(loader) else {_WORKERS: states}
+
+
+def restore(loader: Any, state: dict[str, Any], streamer: Streamer, strict: bool = True) -> None:
+    """Make the loader of one worker go on from a combined state.
+
+    Raises:
+        DataError: the loader has no state, or the state is of another number of workers.
+    """
+    if not is_restartable(loader):
+        raise DataError(
+            f"the dataloader is a {type(loader).__name__}, which cannot load a state: it has no load_state_dict()."
+        )
+    if _WORKERS in state:
+        states = state[_WORKERS]
+        if len(states) != streamer.total:
+            raise DataError(
+                f"the dataloader's state is that of {len(states)} workers, and this run has {streamer.total}. Use as "
+                "many workers, or define aggregate_state_dict() and deaggregate_state_dict() on the loader."
+            )
+        mine = states[streamer.rank]
+    elif callable(deaggregate := getattr(loader, "deaggregate_state_dict", None)):
+        mine = deaggregate(state, **_strict(deaggregate, strict))
+    else:
+        mine = state
+    load = loader.load_state_dict
+    load(mine, **_strict(load, strict))
+
+
+def _strict(function: Any, strict: bool) -> dict[str, bool]:
+    """`strict` for functions that take it: torchdata's `load_state_dict` does not."""
+    return {"strict": strict} if "strict" in inspect.signature(function).parameters else {}

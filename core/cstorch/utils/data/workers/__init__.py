@@ -1,0 +1,1 @@
+"""Input workers: processes that run an input function and hand their batches over in shared memory."""

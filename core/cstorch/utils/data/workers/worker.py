@@ -1,0 +1,181 @@
+"""The process of one input worker: runs the input function, and streams batches of its steps epoch after epoch."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import pickle
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass
+from multiprocessing import reduction
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
+
+from cstorch.distributed.streaming import Streamer, streaming_as
+from cstorch.tracing import nest
+from cstorch.utils.data.batch_size import infer_batch_size
+from cstorch.utils.data.epochs import epochs, length_of
+from cstorch.utils.data.restartable import combine, combines, is_restartable, restore, worker_state
+from cstorch.utils.data.workers.messages import REQUEST, Failure, Kind, Ready, Run, as_picklable, read, write
+from cstorch.utils.data.workers.slots import Layout, Slots, layout_of
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a worker is started with.
+
+    Attributes:
+        input_fn: The input function with its arguments, pickled.
+        streamer: Who the worker is.
+        python_paths: Folders that come first on the import path.
+        parent: The controller's process.
+    """
+
+    input_fn: bytes
+    streamer: Streamer
+    python_paths: tuple[str, ...]
+    parent: int
+
+
+def _end_with_controller(lifeline: int) -> None:
+    os.read(lifeline, 1)  # nothing is ever written: it returns when the controller is gone
+    os._exit(1)
+
+
+def main(task: Task, filled: Connection, freed: Connection, control: Connection, lifeline: Connection) -> None:
+    """Run one worker until its steps are done or the controller is gone.
+
+    Args:
+        task: What to do.
+        filled: Records go to the controller here.
+        freed: Records of slots that may be written again come here.
+        control: Objects go to the controller here, and a `Run` comes from it.
+        lifeline: Its other end is open as long as the controller lives.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group: the controller ends the workers
+    threading.Thread(target=_end_with_controller, args=(lifeline.fileno(),), daemon=True).start()
+    sys.path[:0] = task.python_paths
+    torch.set_num_threads(1)
+    worker = _Worker(task, filled.fileno(), freed.fileno(), control)
+    try:
+        with streaming_as(task.streamer):
+            worker.run()
+        worker.wait_for_end()
+    except (BrokenPipeError, EOFError):
+        return  # the controller has ended the run
+    except BaseException as error:
+        failure = Failure(worker.step, traceback.format_exc(), as_picklable(error))
+        try:
+            write(filled.fileno(), Kind.FAILED)
+            control.send(failure)
+            worker.wait_for_end()
+        except (BrokenPipeError, EOFError):
+            return
+
+
+class _Worker:
+    def __init__(self, task: Task, filled: int, freed: int, control: Connection) -> None:
+        self.task, self._filled, self._freed, self._control = task, filled, freed, control
+        self.step = 0
+        self._before = 0
+        self._slots: Slots | None = None
+        self._generation = 0
+        self._layout: Layout | None = None
+        self._key: list[Any] = []
+        self._views: dict[int, list[torch.Tensor]] = {}
+        self._free: list[int] = []
+        self._batch_size: int | None = None
+
+    def run(self) -> None:
+        make, loader = epochs(*pickle.loads(self.task.input_fn))
+        self._loader = loader
+        self._batch_size = getattr(loader, "batch_size", None)
+        ready = Ready(length_of(loader), self._batch_size, is_restartable(loader), combines(loader))
+        self._say(Kind.READY, ready)
+        run: Run = self._control.recv()
+        if run.state is not None:
+            restore(loader, run.state, self.task.streamer, run.strict)
+        self.step, self._before = self.task.streamer.first_step(run.before), run.before
+        batches = make()
+        checkpoints = _checkpoints(run)
+        checkpoint = next(checkpoints, None)
+        while True:
+            while checkpoint is not None and checkpoint < self.step:
+                self._say(Kind.STATE, (checkpoint, self._state(loader, checkpoint)))
+                checkpoint = next(checkpoints, None)
+            if self.step >= run.num_steps:
+                return
+            batch = next(batches)
+            if self._batch_size is None:
+                self._batch_size = infer_batch_size(batch)
+            self._send(batch)
+            self.step += self.task.streamer.num_workers_per_csx
+
+    def _state(self, loader: Any, step: int) -> Any:
+        if not is_restartable(loader):
+            return None
+        return worker_state(loader, self.task.streamer, step + 1, self._batch_size, self._before)
+
+    def _say(self, kind: Kind, what: Any) -> None:
+        write(self._filled, kind)
+        self._control.send(what)
+
+    def _send(self, batch: Any) -> None:
+        key: list[Any] = []
+        tensors: list[torch.Tensor] = []
+        nest.signature(batch, key, tensors, key)
+        if self._layout is None or key != self._key:
+            self._key, self._layout = key, layout_of(batch)
+            self._views.clear()
+            self._say(Kind.LAYOUT, self._layout)
+            if self._slots is None or self._layout.nbytes > self._slots.slot_bytes:
+                self._make_slots(self._layout.nbytes)
+        slot = self._take_slot()
+        views = self._views.get(slot)
+        if views is None:
+            assert self._slots is not None
+            views = self._views[slot] = self._slots.tensors(slot, self._layout)
+        for view, tensor in zip(views, tensors, strict=True):
+            view.copy_(tensor)
+        write(self._filled, Kind.BATCH, slot)
+
+    def _make_slots(self, nbytes: int) -> None:
+        """Get larger slots; those before live on in the controller as long as it has views of them."""
+        self._slots = Slots(nbytes)
+        self._generation += 1
+        self._free = list(range(self._slots.count))
+        self._say(Kind.SLOTS, (self._slots.slot_bytes, self._slots.count, self._generation))
+        reduction.send_handle(self._control, self._slots.fd, self.task.parent)
+        self._slots.close_fd()
+
+    def _take_slot(self) -> int:
+        """A slot that may be written; waits for one. Raises EOFError when the controller is gone."""
+        while not self._free:
+            self._free += [slot for generation, slot in self._received() if generation == self._generation]
+        return self._free.pop()
+
+    def _received(self) -> list[tuple[int, int]]:
+        """Records from the controller, its requests done."""
+        records = read(self._freed)
+        if not records:
+            raise EOFError
+        if any(generation == REQUEST for generation, _ in records):
+            self._say(Kind.COMBINED, combine(self._loader, self._control.recv()))
+        return records
+
+    def wait_for_end(self) -> None:
+        """Stay until the controller closes the pipes: what was sent must be there to be received."""
+        while True:
+            self._received()
+
+
+def _checkpoints(run: Run) -> Iterator[int]:
+    last = run.num_steps - 1
+    yield from itertools.takewhile(lambda step: step < last, run.checkpoint_steps)
+    yield last
