@@ -186,3 +186,19 @@ def test_what_modules_ask_of_values():
     with counts_as_given():
         assert "float" in vars(batchnorm)
     assert "float" not in vars(batchnorm)
+
+
+def test_autocast_surface():
+    from torch.amp import autocast_mode
+
+    assert torch._C._dispatch_has_kernel_for_dispatch_key("aten::mm", "AutocastCPU")
+    assert "aten::mm" in torch._C._dispatch_get_registrations_for_dispatch_key("AutocastCPU")
+    assert list(inspect.signature(autocast_mode.custom_bwd).parameters) == ["bwd", "device_type"]
+    assert callable(autocast_mode._cast)
+    with torch.autocast("cpu"):
+        with torch._C._DisableAutocast():
+            assert not torch.is_autocast_enabled("cpu")
+        keys = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)
+        with torch._C._ExcludeDispatchKeyGuard(keys):
+            assert not torch.is_autocast_enabled("cpu")
+        assert torch.is_autocast_enabled("cpu")

@@ -4,10 +4,11 @@ Importing this package registers the device for the process. `torch.device("csx"
 `module.to("csx")` then work as for any device.
 """
 
-from cstorch.device import kernels, lazy, module_moves, uninitialized
+from cstorch.device import autocast, kernels, lazy, module_moves, uninitialized
 from cstorch.device.registration import CSX
 from cstorch.device.tensor import CsxTensor, ValueCell, to_host
 
+autocast.install()
 module_moves.install()
 uninitialized.install()
 

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from cstorch._torch_private.autocast import no_autocast
 from cstorch._torch_private.device import set_bits
 from cstorch._torch_private.tracing import mutated_arguments, outside_modes
 from cstorch.device import twister
@@ -71,7 +72,13 @@ def is_recording() -> bool:
 @contextlib.contextmanager
 def plainly() -> Iterator[None]:
     """No mode of the caller reaches the operations within."""
-    with outside_modes(), torch._C.DisableTorchFunction(), torch.inference_mode(False), torch.no_grad():
+    with (
+        outside_modes(),
+        no_autocast(),
+        torch._C.DisableTorchFunction(),
+        torch.inference_mode(False),
+        torch.no_grad(),
+    ):
         yield
 
 

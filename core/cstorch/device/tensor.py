@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from cstorch._torch_private.autocast import no_autocast
 from cstorch._torch_private.device import (
     disabled_torch_function,
     make_wrapper,
@@ -25,7 +26,7 @@ from cstorch._torch_private.device import (
     return_and_correct_aliasing,
     set_bits,
 )
-from cstorch._torch_private.tracing import mutated_arguments
+from cstorch._torch_private.tracing import any_autocast, mutated_arguments
 from cstorch.device import lazy
 from cstorch.device.registration import CSX
 from cstorch.errors import BackendError, ValueReadError
@@ -160,6 +161,9 @@ class CsxTensor(torch.Tensor):
     def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        if any_autocast():  # its casts are made by now: the host operator makes none
+            with no_autocast():
+                return run_on_host(func, args, kwargs or {})
         return run_on_host(func, args, kwargs or {})
 
     # -- reading ---------------------------------------------------------------------------------------

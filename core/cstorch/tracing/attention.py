@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from cstorch.device.autocast import lowered
+
 _DTYPES = frozenset({torch.float32, torch.float64, torch.bfloat16, torch.float16})
 
 
@@ -24,6 +26,7 @@ def flash_attention(
     enable_gqa: bool = False,
 ) -> Any:
     """The call, with the arguments of the torch function, on the flash kernel; NotImplemented where it has none."""
+    query, key, value, attn_mask = lowered(query, key, value, attn_mask)
     heads = (query, key, value)
     if dropout_p != 0 or enable_gqa or not all(isinstance(t, torch.Tensor) and t.dim() == 4 for t in heads):
         return NotImplemented

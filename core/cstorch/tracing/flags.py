@@ -22,7 +22,7 @@ _AUTOCAST = (torch.is_autocast_enabled, torch.get_autocast_dtype)
 def flags() -> tuple[Any, ...]:
     """The present values; asked at every call of a step."""
     if any_autocast():
-        return (*_plain(), *(f(kind) for kind in (NAME, "cpu") for f in _AUTOCAST))
+        return (*_plain(), torch.is_autocast_cache_enabled(), *(f(kind) for kind in (NAME, "cpu") for f in _AUTOCAST))
     return _plain()
 
 

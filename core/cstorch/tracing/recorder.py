@@ -17,6 +17,7 @@ from torch import fx
 from torch.utils import _pytree as pytree
 from torch.utils.weak import WeakIdKeyDictionary
 
+from cstorch._torch_private.autocast import no_autocast
 from cstorch._torch_private.device import return_and_correct_aliasing
 from cstorch._torch_private.tracing import (
     DATA_DEPENDENT,
@@ -175,7 +176,7 @@ class Recorder(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        with torch._C.DisableTorchFunction():
+        with torch._C.DisableTorchFunction(), no_autocast():  # its casts are made by now
             return self.dispatch(func, args, kwargs or {})
 
     def dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

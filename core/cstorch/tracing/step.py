@@ -15,7 +15,10 @@ from typing import Any
 
 import torch
 
+from cstorch._torch_private.autocast import no_autocast
+from cstorch._torch_private.tracing import any_autocast
 from cstorch.device import CsxTensor, to_host
+from cstorch.device.autocast import forget_casts
 from cstorch.device.constant import constant
 from cstorch.device.tensor import observer
 from cstorch.errors import ProgramLimitError, TraceError
@@ -234,7 +237,11 @@ class TracedStep:
         self._announce(key, numbers)
         program = self._trace(backend, args, kwargs, leaves, numbers)
         example = BoundProgram(program, None).inputs(leaves, numbers)
-        bound = BoundProgram(program, backend.load(program, example))
+        with no_autocast():  # its casts are in the graph
+            executable = backend.load(program, example)
+        if executable is not None and any_autocast():
+            executable = _outside_autocast(executable)
+        bound = BoundProgram(program, executable)
         self._programs.setdefault(key, []).append(bound)
         self._count += 1
         return bound
@@ -299,6 +306,18 @@ class TracedStep:
         if last[1] != key[1]:
             return flag_difference(last[1], key[1])
         return _first_difference(last[2:], key[2:])
+
+
+def _outside_autocast(executable: Executable) -> Executable:
+    """`executable` of a program that is called within autocast: it casts by itself and changes weights."""
+
+    def run(inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+        with no_autocast():
+            outputs = executable(inputs)
+        forget_casts()
+        return outputs
+
+    return run
 
 
 def _is_plain(tensor: Any) -> bool:

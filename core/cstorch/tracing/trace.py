@@ -13,6 +13,7 @@ from torch import fx, nn
 from cstorch._torch_private.backward import around_engine
 from cstorch._torch_private.tracing import counts_as_given, masks_as_given
 from cstorch.device import CsxTensor, ValueCell
+from cstorch.device.autocast import forget_casts
 from cstorch.errors import TraceError
 from cstorch.tracing import nest
 from cstorch.tracing.context import context
@@ -122,6 +123,7 @@ def trace(
             return recorder.scalars.argument(index)
         return draws.stand_in(leaf)
 
+    forget_casts()
     generator = torch.get_rng_state()
     rebinding: Rebinding | None = None
     context.recording = recording
@@ -155,6 +157,7 @@ def trace(
             rebinding.restore()
         raise
     finally:
+        forget_casts()
         recorder.gradients.restore()
         context.recording = None
         recorder.active = False
