@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
+from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn.utils.weight_norm import WeightNorm
 
 from cstorch.device.registration import CSX
 from cstorch.device.tensor import CsxTensor, observer
@@ -21,6 +23,7 @@ _apply: Callable[..., nn.Module] = nn.Module._apply
 
 
 _moving = False
+_COMPUTES_WEIGHTS = (WeightNorm, SpectralNorm)
 _OURS = frozenset(CsxTensor(torch.zeros(())).__dict__)
 
 _swap_tensors: Callable[[torch.Tensor, torch.Tensor], None] = torch.utils.swap_tensors
@@ -29,11 +32,20 @@ _swap_tensors: Callable[[torch.Tensor, torch.Tensor], None] = torch.utils.swap_t
 def _apply_keeping_all(self: nn.Module, fn: Callable[..., Any], recurse: bool = True) -> nn.Module:
     """`_apply`; what a user hung on a parameter, hooks and attributes, stays on it in a swap."""
     global _moving
+    _forget_computed_weights(self, fn)
     before, _moving = _moving, True
     try:
         return _apply_keeping_identity(self, fn, recurse)
     finally:
         _moving = before
+
+
+def _forget_computed_weights(self: nn.Module, fn: Callable[..., Any]) -> None:
+    """Weights that a hook computes before each forward pass hold on to the parameters, which then cannot be swapped."""
+    for hook in self._forward_pre_hooks.values():
+        name = hook.name if isinstance(hook, _COMPUTES_WEIGHTS) else ""
+        if isinstance(value := self.__dict__.get(name), torch.Tensor) and not value.is_leaf:
+            self.__dict__[name] = fn(value.detach())
 
 
 def _apply_to_lazy(self: nn.Module, fn: Callable[..., Any], recurse: bool = True) -> nn.Module:
