@@ -1,6 +1,7 @@
 """SyntheticDataset, DistributedSampler and compute_num_steps against what is worked out by hand."""
 
 import pickle
+import time
 from collections import OrderedDict, namedtuple
 
 import cstorch
@@ -151,3 +152,17 @@ def test_the_batch_of_all_systems_is_divided():
         with pytest.raises(ValueError, match="7 samples cannot be divided among 2 systems"):
             cstorch.distributed.get_streaming_batch_size(7)
     assert cstorch.distributed.get_streaming_batch_size(7) == 7
+
+
+def test_job_time_sec_ends_a_run_after_a_whole_step():
+    config = cstorch.distributed.ClusterConfig(job_time_sec=1)
+    closed = []
+    with cstorch.backend("CSX", cluster_config=config):
+        loader = cstorch.utils.data.DataLoader(lambda: [torch.zeros(1)] * 10)
+        note = cstorch.step_closure(closed.append)
+        with pytest.raises(RuntimeError, match=r"ended after iteration 1: .* job_time_sec=1"):
+            for step, _ in enumerate(cstorch.utils.data.DataExecutor(loader)):
+                note(step)
+                if step == 1:
+                    time.sleep(1.1)
+    assert closed == [0, 1]

@@ -6,6 +6,7 @@ import json
 import logging
 import math
 import os
+import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -124,6 +125,8 @@ class DataExecutor:
         rates = _Rates(self.profiler)
         batches = self.dataloader.batches(self)
         open_iteration = False
+        limit = getattr(self.backend.cluster_config, "job_time_sec", None)
+        deadline = None if limit is None else time.monotonic() + limit
         if self.backend.is_csx:
             observer.notify = lambda: self._weights_read(current)
         try:
@@ -139,6 +142,12 @@ class DataExecutor:
                 open_iteration, context.iteration = False, None
                 rates.count(batch)
                 current.finish()
+                if deadline is not None and step != final and time.monotonic() > deadline:
+                    raise DataError(
+                        f"the run was ended after iteration {step}: it has taken longer than the "
+                        f"job_time_sec={self.backend.cluster_config.job_time_sec} of its ClusterConfig allows. The step "
+                        "is complete and its closures have run; go on from the last checkpoint, or allow more time."
+                    )
         finally:
             observer.notify = None
             context.iteration = None
