@@ -6,8 +6,6 @@ from typing import Any
 
 from lightning_cerebras._core import private
 
-PRECISIONS = ("32-true",)
-
 
 def bind(
     connector: Any,
@@ -82,16 +80,3 @@ def bind(
         connector._choose_strategy = choose_strategy
         connector._check_and_init_precision = check_and_init_precision
     connector._csx_bound = True
-
-
-def check_precision(precision: Any) -> str:
-    """`precision` as Lightning spells it.
-
-    Raises:
-        ValueError: csx cannot do it; the supported ones are named.
-    """
-    if precision in (32, "32", "32-true"):
-        return "32-true"
-    raise ValueError(
-        f"precision={precision!r} with accelerator='csx': expected one of {', '.join(map(repr, PRECISIONS))}."
-    )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from lightning_fabric.plugins import TorchCheckpointIO
 from pytorch_lightning.accelerators import Accelerator, AcceleratorRegistry
 from pytorch_lightning.loops.optimization.automatic import _AutomaticOptimization
@@ -13,25 +11,15 @@ from pytorch_lightning.strategies import SingleDeviceStrategy, StrategyRegistry
 from pytorch_lightning.trainer.connectors.accelerator_connector import _AcceleratorConnector
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
-from lightning_cerebras._bind import bind, check_precision
+from lightning_cerebras._bind import bind
 from lightning_cerebras._core.accelerator import CSXAcceleratorMixin
 from lightning_cerebras._core.checkpoint_io import CSXCheckpointIOMixin
+from lightning_cerebras._core.precision import CSXPrecisionMixin
 from lightning_cerebras._core.strategy import CSXStrategyMixin
 
 
-class CSXPrecision(Precision):  # type: ignore[misc]
-    """Precision on csx.
-
-    Args:
-        precision: "32-true".
-
-    Raises:
-        ValueError: another precision.
-    """
-
-    def __init__(self, precision: Any = "32-true") -> None:
-        super().__init__()
-        self.precision = check_precision(precision)
+class CSXPrecision(CSXPrecisionMixin, Precision):  # type: ignore[misc]
+    """Precision on csx: "32-true", "bf16-mixed" or "bf16-true"."""
 
 
 class CSXCheckpointIO(CSXCheckpointIOMixin, TorchCheckpointIO):  # type: ignore[misc]

@@ -73,7 +73,7 @@ class CSXStrategyMixin:
         if not isinstance(plugin, self.precision_class):
             raise ValueError(
                 f"accelerator='csx' got the precision plugin {type(plugin).__name__}, expected CSXPrecision. "
-                "Remove it from plugins= and say precision='32-true'."
+                "Remove it from plugins= and say precision='32-true', 'bf16-mixed' or 'bf16-true'."
             )
         self._precision_plugin = plugin
 
