@@ -202,3 +202,12 @@ def test_autocast_surface():
         with torch._C._ExcludeDispatchKeyGuard(keys):
             assert not torch.is_autocast_enabled("cpu")
         assert torch.is_autocast_enabled("cpu")
+
+
+def test_device_guard_surface():
+    from cstorch._torch_private import unwinding
+
+    names = unwinding.virtual_functions()
+    assert names[:5] == ["type", "exchangeDevice", "getDevice", "setDevice", "uncheckedSetDevice"]
+    assert "exchangeStream" in names
+    assert unwinding.let_errors_pass()

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import torch
 
+from cstorch._torch_private.unwinding import let_errors_pass
 from cstorch.trust import is_trusted
 
 logger = logging.getLogger("cstorch.device")
@@ -23,7 +24,7 @@ _installed = False
 def install(folder: Path) -> bool:
     """Install the guard, building it into `folder` when it is not there; True when it is installed.
 
-    Without a C++ compiler PyTorch's own guard stays, which works until something raises inside backward.
+    Without a C++ compiler PyTorch's own guard stays, with the change that `_torch_private.unwinding` makes.
 
     Args:
         folder: The compile cache. The library is about 25 KB and is built in one to two seconds.
@@ -35,7 +36,12 @@ def install(folder: Path) -> bool:
         library = _build(folder)
         ctypes.CDLL(str(library)).cstorch_install_guard()
     except (OSError, subprocess.SubprocessError, PermissionError) as error:
-        logger.info("the native device guard is not there (%s): an error inside backward ends the process", error)
+        if not let_errors_pass():
+            logger.warning(
+                "the native device guard is not there (%s), so an error inside backward ends the process. "
+                "Install a C++ compiler (g++), or name one in CXX.",
+                error,
+            )
         return False
     _installed = True
     return True

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from cstorch._torch_private.device import BackendModule, register_backend
+from cstorch._torch_private.unwinding import let_errors_pass
 from cstorch.errors import BackendError
 
 NAME = "csx"
@@ -37,6 +38,7 @@ def _register() -> torch.device:
         )
     if not hasattr(torch, NAME):
         register_backend(NAME, _DeviceModule())
+        let_errors_pass()
     return torch.device(NAME, 0)
 
 
