@@ -58,6 +58,26 @@ def test_map_location_is_that_of_torch(tmp_path, state, location):
     assert torch.equal(found["model"]["w"], state["model"]["w"])
 
 
+@pytest.mark.parametrize("location", [None, "cache"])
+def test_a_lazily_loaded_state_is_saved_again(tmp_path, state, location):
+    state["model"]["tied"] = state["model"]["w"]
+    state["model"]["zeros"] = torch.zeros(1).expand(10_000, 10_000)
+    module = nn.BatchNorm1d(2)
+    state["module"] = module.state_dict()
+    cstorch.save(state, tmp_path / "a.ckpt")
+    size = (tmp_path / "a.ckpt").stat().st_size
+    cstorch.save(cstorch.load(tmp_path / "a.ckpt", location), tmp_path / "a.ckpt")
+    assert (tmp_path / "a.ckpt").stat().st_size == size
+    found = torch.load(tmp_path / "a.ckpt", weights_only=True)
+    assert torch.equal(found["model"]["w"], state["model"]["w"])
+    assert found["model"]["tied"].data_ptr() == found["model"]["w"].data_ptr()
+    assert found["module"]._metadata == module.state_dict()._metadata
+    assert (type(found), type(found["module"])) == (dict, type(module.state_dict()))
+    found = cstorch.load(tmp_path / "a.ckpt", "cpu")
+    assert found["model"]["tied"].data_ptr() == found["model"]["w"].data_ptr()
+    assert torch.equal(found["list"][0], torch.ones(2))
+
+
 def test_map_location_meta_and_nonsense(tmp_path, state):
     cstorch.save(state, tmp_path / "a.ckpt")
     assert cstorch.load(tmp_path / "a.ckpt", "meta")["model"]["w"].is_meta

@@ -13,13 +13,13 @@ class Unread:
     """Stands in a lazy dict for a tensor of the file.
 
     Args:
-        read: Gives the tensor of a number.
-        number: Of the tensor.
+        read: Gives the tensor.
+        number: What `read` knows it by.
     """
 
     __slots__ = ("number", "read")
 
-    def __init__(self, read: Callable[[int], torch.Tensor], number: int) -> None:
+    def __init__(self, read: Callable[[Any], torch.Tensor], number: Any) -> None:
         self.read, self.number = read, number
 
     def __repr__(self) -> str:
@@ -85,6 +85,35 @@ class _Lazy(dict):  # type: ignore[type-arg]
         return not self == other
 
     __hash__ = None
+
+
+class Settled:
+    """Plain dicts in place of lazy ones: each tensor is read once, and what is tied in the file is tied."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[Any, Any]] = {}
+        self._readers: dict[int, Any] = {}
+
+    def __call__(self, lazy: Any) -> Any:
+        """The dict, or OrderedDict, of the values of `lazy`; the same one each time."""
+        known = self._known.get(id(lazy))
+        if known is None:
+            plain: Any = OrderedDict() if isinstance(lazy, OrderedDict) else {}
+            for key in lazy:
+                value = dict.__getitem__(lazy, key)
+                plain[key] = self._read(value) if type(value) is Unread else value
+            if isinstance(lazy, OrderedDict):
+                vars(plain).update(vars(lazy))
+            known = self._known[id(lazy)] = (plain, lazy)
+        return known[0]
+
+    def _read(self, unread: Unread) -> torch.Tensor:
+        reader = self._readers.get(id(unread.read))
+        if reader is None:
+            keeping = getattr(unread.read, "keeping", None)
+            reader = self._readers[id(unread.read)] = unread.read if keeping is None else keeping()
+        made: torch.Tensor = reader(unread.number)
+        return made
 
 
 class LazyDict(_Lazy):

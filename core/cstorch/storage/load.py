@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -13,10 +14,12 @@ import torch
 from cstorch.device import CSX
 from cstorch.errors import CheckpointError, CheckpointNotFoundError, CstorchError
 from cstorch.storage.collections_off import no_collections
+from cstorch.storage.hdf5 import SIGNATURE as HDF5
 from cstorch.storage.hdf5 import USER_BLOCK
 from cstorch.storage.index import is_ours
 from cstorch.storage.lazy_dict import Unread, lazy_dict
 from cstorch.storage.opened import OpenedCheckpoint
+from cstorch.storage.reference import ReferenceFile
 from cstorch.storage.tensors import Place, Tensors
 from cstorch.storage.tree import Decoder, Path
 from cstorch.tracing import nest
@@ -49,6 +52,8 @@ def load(checkpoint_file: Any, map_location: Any = None, **kwargs: Any) -> Any:
         if is_ours(head):
             opened = OpenedCheckpoint(os.dup(file), name)
             return load_opened(opened, map_location, weights_only)
+        if HDF5 in (head[:8], head[USER_BLOCK : USER_BLOCK + 8]):
+            return _load_reference(ReferenceFile(file, name, weights_only), map_location)
         if not head:
             raise CheckpointError(f"{name} cannot be read as a checkpoint: it is empty.")
         return _load_torch(file, name, is_path, map_location, kwargs)
@@ -81,6 +86,26 @@ def load_opened(opened: OpenedCheckpoint, map_location: Any, weights_only: bool 
         else:
             decoder = Decoder(tensors, unpickled)
         return decoder.decode(json.loads(opened.index.tree))
+
+
+def _load_reference(reference: ReferenceFile, map_location: Any) -> Any:
+    if map_location is None:
+        return reference.load(lambda key: Unread(reference.tensor, key))
+    is_cache = isinstance(map_location, str) and map_location == "cache"
+    to_csx = isinstance(map_location, (str, torch.device)) and str(map_location).startswith(CSX.type)
+    place = None if is_cache or to_csx else _place(map_location)
+
+    @functools.cache  # linked keys are one tensor
+    def tensor(key: str) -> torch.Tensor:
+        made = reference.tensor(key)
+        if to_csx:
+            return made.to(CSX)
+        if place is None:
+            return made
+        storage = place(made.untyped_storage())
+        return torch.empty(0, dtype=made.dtype, device=storage.device).set_(storage, 0, made.shape, made.stride())
+
+    return reference.load((lambda key: Unread(tensor, key)) if is_cache else tensor)
 
 
 class _Unpickled:

@@ -24,6 +24,7 @@ class Tensors:
         keep: Whether tensors and blocks are kept, so that what was tied is tied; otherwise each call reads again.
         to_csx: Whether the tensors are to be on csx.
         place: Where the storages go, if not to the cpu or csx.
+        expand: Whether tensors of one value stay views of one element, not to be written to.
     """
 
     def __init__(
@@ -33,7 +34,9 @@ class Tensors:
         keep: bool,
         to_csx: bool = False,
         place: Place | None = None,
+        expand: bool = False,
     ) -> None:
+        self._expand = expand
         self.opened, self._memory, self._keep, self._to_csx, self._place = opened, memory, keep, to_csx, place
         self._known: dict[Any, torch.Tensor] = {}
         self._blocks: dict[int, torch.UntypedStorage] = {}
@@ -47,9 +50,13 @@ class Tensors:
             known = self._known[number] = self._made(number)
         return known
 
+    def keeping(self) -> Tensors:
+        """Gives the same tensors to save them again, and keeps them."""
+        return Tensors(self.opened, self._memory, True, expand=True)
+
     def _made(self, number: int) -> torch.Tensor:
         dtype, shape, stride, block, offset = self.opened.geometry(number)
-        if self._place is None and self.opened.is_constant(number):
+        if self._place is None and not self._expand and self.opened.is_constant(number):
             key = ("constant", block, offset, dtype, tuple(shape))
             known = self._known.get(key)
             if known is None:

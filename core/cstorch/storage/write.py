@@ -76,7 +76,7 @@ class Plan:
         tree = json.dumps(encoder.encode(state), separators=(",", ":"), allow_nan=False)
         self._tree = tree.encode()
         self.gathering.arrange()
-        self._pkl = data_pkl(state, self.gathering)
+        self._pkl = data_pkl(state, self.gathering, encoder.settled)
         self.blocks = self.gathering.blocks
         self._describe()
         self._place()
