@@ -3,8 +3,9 @@
 To read how a file is made, follow `save.py`, `write.py` and what that names; how it is read, `load.py` and `opened.py`.
 """
 
+from cstorch.storage.background import PendingSave, wait_for_saves
 from cstorch.storage.load import load
 from cstorch.storage.save import save
 from cstorch.storage.verify import verify
 
-__all__ = ["load", "save", "verify"]
+__all__ = ["PendingSave", "load", "save", "verify", "wait_for_saves"]

@@ -26,7 +26,6 @@ from cstorch.device import CsxTensor, to_host
 from cstorch.errors import CheckpointContentError
 from cstorch.storage.dtypes import NUMBERS
 from cstorch.storage.gather import Block, Entry, Gathering
-from cstorch.storage.lazy_dict import LazyDict, LazyOrderedDict, Settled
 
 PROTOCOL = 2  # the one that torch.load(weights_only=True) reads
 
@@ -54,9 +53,8 @@ class _Data:
 
 
 class _StatePickler(pickle.Pickler):
-    def __init__(self, file: Any, gathering: Gathering, settled: Settled) -> None:
+    def __init__(self, file: Any, gathering: Gathering) -> None:
         super().__init__(file, PROTOCOL)
-        self._settled = settled
         self._gathering = gathering
         self._keys = {id(block): str(i) for i, block in enumerate(gathering.blocks)}
         self._inner: dict[int, Block] = {}  # of storages that only pickled objects have
@@ -84,9 +82,6 @@ class _StatePickler(pickle.Pickler):
         if kind is _Data:
             return _rebuilt(value.entry, False)
         if not isinstance(value, torch.Tensor):
-            if kind is LazyDict or kind is LazyOrderedDict:
-                plain = self._settled(value)
-                return type(plain), (), getattr(plain, "__dict__", None) or None, None, iter(plain.items())
             return NotImplemented
         entry = self._gathering.entry_of(value)
         if entry is None:
@@ -129,20 +124,19 @@ def _rebuilt(entry: Entry, requires_grad: bool) -> Any:
     return rebuild_tensor, (_Storage(block, dtype), *place)
 
 
-def data_pkl(state: Any, gathering: Gathering, settled: Settled) -> bytes:
+def data_pkl(state: Any, gathering: Gathering) -> bytes:
     """The pickle of `state`.
 
     Args:
         state: The state dict.
         gathering: Has its tensors, arranged; blocks are added for those inside other objects.
-        settled: Gives plain dicts for the lazy ones in it.
 
     Raises:
         CheckpointContentError: an object in it cannot be pickled.
     """
     stream = io.BytesIO()
     try:
-        _StatePickler(stream, gathering, settled).dump(state)
+        _StatePickler(stream, gathering).dump(state)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise CheckpointContentError(
             f"an object in the state dict cannot be pickled: {error}. Save what it consists of instead."

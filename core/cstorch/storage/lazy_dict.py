@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections import OrderedDict
 from collections.abc import Callable, ItemsView, Iterator, ValuesView
 from typing import Any
@@ -87,35 +88,6 @@ class _Lazy(dict):  # type: ignore[type-arg]
     __hash__ = None
 
 
-class Settled:
-    """Plain dicts in place of lazy ones: each tensor is read once, and what is tied in the file is tied."""
-
-    def __init__(self) -> None:
-        self._known: dict[int, tuple[Any, Any]] = {}
-        self._readers: dict[int, Any] = {}
-
-    def __call__(self, lazy: Any) -> Any:
-        """The dict, or OrderedDict, of the values of `lazy`; the same one each time."""
-        known = self._known.get(id(lazy))
-        if known is None:
-            plain: Any = OrderedDict() if isinstance(lazy, OrderedDict) else {}
-            for key in lazy:
-                value = dict.__getitem__(lazy, key)
-                plain[key] = self._read(value) if type(value) is Unread else value
-            if isinstance(lazy, OrderedDict):
-                vars(plain).update(vars(lazy))
-            known = self._known[id(lazy)] = (plain, lazy)
-        return known[0]
-
-    def _read(self, unread: Unread) -> torch.Tensor:
-        reader = self._readers.get(id(unread.read))
-        if reader is None:
-            keeping = getattr(unread.read, "keeping", None)
-            reader = self._readers[id(unread.read)] = unread.read if keeping is None else keeping()
-        made: torch.Tensor = reader(unread.number)
-        return made
-
-
 class LazyDict(_Lazy):
     """A dict whose tensors are read from the file at every access, or at the first ("cache")."""
 
@@ -138,3 +110,47 @@ def lazy_dict(kind: type, items: list[tuple[Any, Any]]) -> Any:
     for key, value in items:
         made[key] = value
     return made
+
+
+class _Settler:
+    """Plain dicts in place of lazy ones: each tensor is read once, and what is tied in the file is tied."""
+
+    def __init__(self) -> None:
+        self._readers: dict[int, Any] = {}
+        self._open: set[int] = set()
+
+    def __call__(self, value: Any) -> Any:
+        kind = type(value)
+        if kind not in (dict, OrderedDict, list, tuple, LazyDict, LazyOrderedDict) or id(value) in self._open:
+            return self._read(value) if kind is Unread else value
+        self._open.add(id(value))
+        if kind is list or kind is tuple:
+            parts = [self(v) for v in value]
+            is_same = all(map(operator.is_, parts, value))
+        else:
+            before = [dict.__getitem__(value, key) for key in value]
+            parts = [self(v) for v in before]
+            is_same = isinstance(value, _Lazy) is False and all(map(operator.is_, parts, before))
+        self._open.discard(id(value))
+        if is_same:
+            return value
+        if kind is list or kind is tuple:
+            return kind(parts)
+        plain: Any = OrderedDict() if isinstance(value, OrderedDict) else {}
+        plain.update(zip(value, parts, strict=True))
+        if isinstance(value, OrderedDict):
+            vars(plain).update(vars(value))
+        return plain
+
+    def _read(self, unread: Unread) -> torch.Tensor:
+        reader = self._readers.get(id(unread.read))
+        if reader is None:
+            keeping = getattr(unread.read, "keeping", None)
+            reader = self._readers[id(unread.read)] = unread.read if keeping is None else keeping()
+        made: torch.Tensor = reader(unread.number)
+        return made
+
+
+def settled(value: Any) -> Any:
+    """`value` with plain dicts for the lazy ones in its dicts, lists and tuples, to be saved."""
+    return _Settler()(value)

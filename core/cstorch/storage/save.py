@@ -6,13 +6,20 @@ import os
 from typing import Any
 
 from cstorch.device import CsxTensor, to_host
-from cstorch.storage import atomic
+from cstorch.storage import atomic, background
+from cstorch.storage.background import PendingSave
 from cstorch.storage.collections_off import no_collections
 from cstorch.storage.write import Plan
 from cstorch.tracing import nest
 
 
-def save(obj: dict[str, Any], checkpoint_file: str | os.PathLike[str], *, pickle_objects: bool = False) -> None:
+def save(
+    obj: dict[str, Any],
+    checkpoint_file: str | os.PathLike[str],
+    *,
+    pickle_objects: bool = False,
+    blocking: bool = True,
+) -> PendingSave | None:
     """Save a state dict to a file (`cerebras.pytorch.save`).
 
     The file is HDF5 with a dataset for each tensor, opens with `torch.load` on any machine, and `cstorch.load` reads
@@ -25,6 +32,11 @@ def save(obj: dict[str, Any], checkpoint_file: str | os.PathLike[str], *, pickle
             scalars of numpy, dicts, lists, tuples, sets, namedtuples, Namespace, dates, paths and enumerations.
         checkpoint_file: Where to.
         pickle_objects: Whether other objects are pickled, for `torch.load(weights_only=False)`, rather than refused.
+        blocking: False to return once the tensors are copied, and to write the file in the background. The next save,
+            the end of a run and the interpreter's exit wait for it. The copy takes memory of the size of the file.
+
+    Returns:
+        None, or with `blocking=False` a handle: `wait()`, `done()`, `error`.
 
     Raises:
         CheckpointError: the file cannot be written. What was there before is still there.
@@ -32,7 +44,12 @@ def save(obj: dict[str, Any], checkpoint_file: str | os.PathLike[str], *, pickle
     """
     with no_collections():
         plan = Plan(obj, pickle_objects)
+    if not blocking:
+        name = os.path.abspath(checkpoint_file)
+        return background.start(name, plan, lambda: atomic.replace(name, plan.write))
+    background.wait_for_saves()
     atomic.replace(checkpoint_file, plan.write)
+    return None
 
 
 def on_host(obj: Any) -> Any:

@@ -81,12 +81,22 @@ class Tensors:
 
     def _filled(self, shape: list[int], element: torch.Tensor) -> torch.Tensor:
         """A tensor of `element` everywhere, which takes no memory until it is written."""
-        try:
-            value = element.item()
-            if not self._to_csx:
-                return constant(tuple(shape), value, element.dtype)
-            with lazy.recording():
-                return torch.full(tuple(shape), value, dtype=element.dtype, device=CSX)
-        except (RuntimeError, NotImplementedError):  # a dtype that cannot be filled, or that no Python number is
+        value = _number(element)
+        if value is None:
             whole = element.expand(shape).clone(memory_format=torch.contiguous_format)
             return CsxTensor(whole) if self._to_csx else whole
+        if not self._to_csx:
+            return constant(tuple(shape), value, element.dtype)
+        with lazy.recording():
+            return torch.full(tuple(shape), value, dtype=element.dtype, device=CSX)
+
+
+def _number(element: torch.Tensor) -> Any:
+    """The Python number that is `element`, bit for bit; None when there is none."""
+    try:
+        value = element.item()
+        filled = torch.full((1,), value, dtype=element.dtype)
+    except (RuntimeError, NotImplementedError):  # a dtype that cannot be filled, or that no number is of
+        return None
+    is_same = filled.view(torch.uint8).tolist() == element.view(torch.uint8).tolist()  # NaNs have many forms
+    return value if is_same else None

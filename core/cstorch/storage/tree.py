@@ -23,7 +23,6 @@ import numpy as np
 import torch
 
 from cstorch.errors import CheckpointContentError, CheckpointError
-from cstorch.storage.lazy_dict import LazyDict, LazyOrderedDict, Settled
 
 Path = tuple[Any, ...]
 """The keys that lead to a value."""
@@ -49,9 +48,6 @@ class Encoder:
     Args:
         add_tensor: Called with each tensor and its path; returns its number.
         add_object: Called with each object that has no safe form, and its path; None to raise TypeError for these.
-
-    Attributes:
-        settled: Gives the plain dicts that were encoded for lazy ones.
     """
 
     def __init__(
@@ -59,7 +55,6 @@ class Encoder:
     ) -> None:
         self.add_tensor, self.add_object = add_tensor, add_object
         self._open: set[int] = set()
-        self.settled = Settled()
 
     def encode(self, value: Any, path: Path = ()) -> Any:
         """`value`, which is at `path`, as what `json.dumps` writes.
@@ -101,8 +96,6 @@ class Encoder:
         return {"$tensor": number} if not value.requires_grad else {"$leaf": number}
 
     def _container(self, value: Any, path: Path) -> Any:
-        if isinstance(value, (LazyDict, LazyOrderedDict)):
-            value = self.settled(value)
         kind = type(value)
         if kind is dict:
             return self._items(value, path)

@@ -28,6 +28,7 @@ from cstorch.storage.dtypes import DATATYPES, NUMBERS
 from cstorch.storage.gather import SMALL, Entry, Gathering
 from cstorch.storage.hdf5 import USER_BLOCK, Dataset, Metadata
 from cstorch.storage.index import SECTIONS, Index, Locator, digest, padded
+from cstorch.storage.lazy_dict import settled
 from cstorch.storage.tree import Encoder, Path
 
 _PAGE, _LARGE, _ALIGNMENT = 4096, 1 << 20, 64
@@ -72,11 +73,12 @@ class Plan:
     def __init__(self, state: Any, pickle_objects: bool = False) -> None:
         self.pickled: list[str] = []
         self.gathering = Gathering()
+        state = settled(state)
         encoder = Encoder(self.gathering.add, self._pickle if pickle_objects else None)
         tree = json.dumps(encoder.encode(state), separators=(",", ":"), allow_nan=False)
         self._tree = tree.encode()
         self.gathering.arrange()
-        self._pkl = data_pkl(state, self.gathering, encoder.settled)
+        self._pkl = data_pkl(state, self.gathering)
         self.blocks = self.gathering.blocks
         self._describe()
         self._place()
