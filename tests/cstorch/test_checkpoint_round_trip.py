@@ -184,6 +184,9 @@ def test_tied_tensors_and_views_are_stored_once_and_tied_again(tmp_path):
     }
     cstorch.save(state, tmp_path / "a.ckpt")
     assert (tmp_path / "a.ckpt").stat().st_size < base.nbytes + 16384
+    with h5py.File(tmp_path / "a.ckpt") as file:
+        for name, value in state.items():
+            np.testing.assert_array_equal(file[name][()], value.numpy())
     for found in (
         cstorch.load(tmp_path / "a.ckpt", "cpu"),
         cstorch.load(tmp_path / "a.ckpt", "cache"),

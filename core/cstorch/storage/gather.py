@@ -116,6 +116,7 @@ class Gathering:
     Attributes:
         entries: In the order of their numbers. Complete after `arrange`.
         blocks: In the order of the file.
+        aliases: Names of further places of a tensor, with its number: datasets of HDF5 alone.
     """
 
     def __init__(self) -> None:
@@ -123,6 +124,7 @@ class Gathering:
         self.blocks: list[Block] = []
         self._numbers: dict[int, int] = {}
         self._found: list[tuple[bytes, torch.Tensor, torch.Tensor]] = []
+        self.aliases: list[tuple[bytes, int]] = []
         self._names: set[bytes] = set()
         self._constants: dict[int, torch.Tensor] = {}
 
@@ -137,6 +139,8 @@ class Gathering:
             like = self._like(tensor, path)
             number = self._numbers[id(tensor)] = len(self._found)
             self._found.append((self._name(path), tensor, like))
+        else:
+            self.aliases.append((self._name(path), number))
         return number
 
     def entry_of(self, tensor: torch.Tensor) -> Entry | None:

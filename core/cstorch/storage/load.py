@@ -6,7 +6,7 @@ import contextlib
 import functools
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -19,7 +19,7 @@ from cstorch.storage.hdf5 import USER_BLOCK
 from cstorch.storage.index import is_ours
 from cstorch.storage.lazy_dict import Unread, lazy_dict
 from cstorch.storage.opened import OpenedCheckpoint
-from cstorch.storage.reference import ReferenceFile
+from cstorch.storage.safetensors import SafetensorsFile, is_safetensors
 from cstorch.storage.tensors import Place, Tensors
 from cstorch.storage.tree import Decoder, Path
 from cstorch.tracing import nest
@@ -53,7 +53,15 @@ def load(checkpoint_file: Any, map_location: Any = None, **kwargs: Any) -> Any:
             opened = OpenedCheckpoint(os.dup(file), name)
             return load_opened(opened, map_location, weights_only)
         if HDF5 in (head[:8], head[USER_BLOCK : USER_BLOCK + 8]):
-            return _load_reference(ReferenceFile(file, name, weights_only), map_location)
+            from cstorch.storage.reference import ReferenceFile  # h5py takes time to import
+
+            reference = ReferenceFile(file, name, weights_only)
+            return _load_keyed(reference.load, reference.tensor, map_location)
+        if is_safetensors(head, os.fstat(file).st_size):
+            found = SafetensorsFile(os.dup(file), name)
+            return _load_keyed(
+                lambda make: lazy_dict(dict, [(key, make(key)) for key in found.names]), found.tensor, map_location
+            )
         if not head:
             raise CheckpointError(f"{name} cannot be read as a checkpoint: it is empty.")
         return _load_torch(file, name, is_path, map_location, kwargs)
@@ -88,16 +96,17 @@ def load_opened(opened: OpenedCheckpoint, map_location: Any, weights_only: bool 
         return decoder.decode(json.loads(opened.index.tree))
 
 
-def _load_reference(reference: ReferenceFile, map_location: Any) -> Any:
+def _load_keyed(load: Callable[[Any], Any], read: Callable[[str], torch.Tensor], map_location: Any) -> Any:
+    """What `load` makes when it is given what makes a tensor of a key; `read` reads one from the file."""
     if map_location is None:
-        return reference.load(lambda key: Unread(reference.tensor, key))
+        return load(lambda key: Unread(read, key))
     is_cache = isinstance(map_location, str) and map_location == "cache"
     to_csx = isinstance(map_location, (str, torch.device)) and str(map_location).startswith(CSX.type)
     place = None if is_cache or to_csx else _place(map_location)
 
     @functools.cache  # linked keys are one tensor
     def tensor(key: str) -> torch.Tensor:
-        made = reference.tensor(key)
+        made = read(key)
         if to_csx:
             return made.to(CSX)
         if place is None:
@@ -105,7 +114,7 @@ def _load_reference(reference: ReferenceFile, map_location: Any) -> Any:
         storage = place(made.untyped_storage())
         return torch.empty(0, dtype=made.dtype, device=storage.device).set_(storage, 0, made.shape, made.stride())
 
-    return reference.load((lambda key: Unread(tensor, key)) if is_cache else tensor)
+    return load((lambda key: Unread(tensor, key)) if is_cache else tensor)
 
 
 class _Unpickled:

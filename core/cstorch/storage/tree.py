@@ -189,6 +189,7 @@ class Decoder:
         make_tensor: Called with the number of each tensor; returns it, or what `make_dict` understands.
         make_object: Called with the name and the path of each pickled object.
         make_dict: Makes dicts: given dict or OrderedDict, and the items.
+        make_array: Called with the number of each array of numpy; returns it.
         read_tensor: Like `make_tensor`, for tensors that are not the value of a dict: always a tensor.
     """
 
@@ -198,9 +199,11 @@ class Decoder:
         make_object: Callable[[str, Path], Any],
         make_dict: Callable[[type, list[tuple[Any, Any]]], Any] = lambda kind, items: kind(items),
         read_tensor: Callable[[int], torch.Tensor] | None = None,
+        make_array: Callable[[int], Any] | None = None,
     ) -> None:
         self.make_tensor, self.make_object, self.make_dict = make_tensor, make_object, make_dict
         self.read_tensor = read_tensor or make_tensor
+        self.make_array = make_array or (lambda number: self.read_tensor(number).numpy())
 
     def decode(self, value: Any, path: Path = ()) -> Any:
         """The object that the typed JSON `value` at `path` (positions among the parts) stands for."""
@@ -241,7 +244,7 @@ class Decoder:
         if kind == "parameter":
             return torch.nn.Parameter(self.read_tensor(body[0]), requires_grad=body[1])
         if kind == "array":
-            return self.read_tensor(body).numpy()
+            return self.make_array(body)
         if kind in ("OrderedDict", "Counter"):
             items = self._items(body[0], path)
             made = self.make_dict(OrderedDict, items) if kind == "OrderedDict" else Counter(dict(items))

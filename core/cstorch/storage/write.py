@@ -17,6 +17,7 @@ import json
 import os
 import zlib
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -104,6 +105,7 @@ class Plan:
         self._index = Index(blank, rows, np.array(geometry, "<i8"), names, self._tree)
         self._source = [numbers[id(e.copy or e.block)] for e in entries]
         datasets = [_dataset(e) for e in entries]
+        datasets += [replace(datasets[number], name=name) for name, number in self.gathering.aliases]
         shapes: list[tuple[bytes, tuple[int, ...]]] = [
             (_UINT64, blank.shape),
             (_UINT64, rows.shape),
@@ -163,6 +165,7 @@ class Plan:
         for e, source in zip(self.gathering.entries, self._source, strict=True):
             has_bytes = self.blocks[source].nbytes > 0 and not e.is_constant
             addresses.append(self.data_at[source] + (0 if e.copy else e.offset) if has_bytes else None)
+        addresses += [addresses[number] for _, number in self.gathering.aliases]
         at = self.index_at
         for section in sections:
             addresses.append(at if section else None)

@@ -15,6 +15,7 @@ from typing import Any
 from cstorch.backend import backend as get_backend
 from cstorch.device.tensor import observer
 from cstorch.errors import BackendError, DataError
+from cstorch.storage import wait_for_saves
 from cstorch.tracing.context import Iteration, context
 from cstorch.utils.data.batch_size import infer_batch_size
 from cstorch.utils.data.dataloader import DataLoader
@@ -158,6 +159,7 @@ class DataExecutor:
                 context.executor = before
                 self.dataloader.end()
                 self._write_profile()
+                wait_for_saves()
 
     def _weights_read(self, current: Iteration) -> None:
         """Warn, once a run, that the host reads weights where a real system does not give them."""
