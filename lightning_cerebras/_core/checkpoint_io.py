@@ -7,9 +7,25 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+FORMATS = ("cstorch", "torch")
+
 
 class CSXCheckpointIOMixin:
-    """Writes whole files or none, with csx tensors as cpu tensors; reads what Lightning reads."""
+    """Writes whole files or none, with csx tensors as cpu tensors; reads both formats.
+
+    Args:
+        format: "cstorch" writes what `cstorch.save` does, which opens in `torch.load`, h5py and `cstorch.load`;
+            "torch" writes what Lightning does on the cpu.
+
+    Raises:
+        ValueError: another format.
+    """
+
+    def __init__(self, format: str = "cstorch") -> None:  # noqa: A002
+        super().__init__()
+        if format not in FORMATS:
+            raise ValueError(f"CSXCheckpointIO(format={format!r}): expected {' or '.join(map(repr, FORMATS))}.")
+        self.format = format
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
         """Write a checkpoint.
@@ -22,7 +38,7 @@ class CSXCheckpointIOMixin:
         import cstorch
         from cstorch.storage.save import on_host
 
-        if storage_options is not None or "://" in str(path):
+        if self.format == "torch" or storage_options is not None or "://" in str(path):
             super().save_checkpoint(on_host(checkpoint), path, storage_options)  # type: ignore[misc]
             return
         os.makedirs(Path(path).parent, exist_ok=True)
