@@ -95,7 +95,7 @@ class AutomaticOptimization:
             self.trainer.accumulate_grad_batches,
         )
         step = self._traced(variant, self._step)
-        step(self._context.numbers(), closure.kwargs, closure.optimizer, optimizer, closure.zero, closure.backward)
+        step(self._context.inputs(), closure.kwargs, closure.optimizer, optimizer, closure.zero, closure.backward)
         if closure.zero:
             progress = self.loop.optim_progress.optimizer.zero_grad
             progress.increment_ready()
@@ -111,15 +111,15 @@ class AutomaticOptimization:
             closure._result = self.run(closure, optimizer)
             return closure._result.loss
         result = closure() if closure is not None else None
-        self._traced("optimizer_step", self._step_optimizer)(self._context.numbers(), optimizer, kwargs)
+        self._traced("optimizer_step", self._step_optimizer)(self._context.inputs(), optimizer, kwargs)
         return result
 
     def _traced(self, variant: Any, function: Any) -> Any:
         """The traced step of a variant; each variant is a function of its own, with its own programs."""
         if variant not in self._steps:
 
-            def step(numbers: tuple[int, ...], *args: Any) -> None:
-                with self._context.tracing(numbers):
+            def step(inputs: Any, *args: Any) -> None:
+                with self._context.tracing(inputs):
                     function(*args)
 
             step.__name__ = variant if isinstance(variant, str) else "training_step"

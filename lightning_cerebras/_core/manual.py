@@ -36,15 +36,15 @@ class ManualOptimization:
         self._is_in_step = False
 
         @cstorch.trace
-        def training_step(arguments: Any, numbers: tuple[int, ...]) -> None:
+        def training_step(arguments: Any, inputs: Any) -> None:
             keep = cstorch.step_closure(self._keep)
-            with self._inside(numbers):
+            with self._inside(inputs):
                 keep(self._inner(*arguments))
 
         @cstorch.trace
-        def optimizer_step(optimizer: Any, closure: Any, kwargs: dict[str, Any], numbers: tuple[int, ...]) -> None:
+        def optimizer_step(optimizer: Any, closure: Any, kwargs: dict[str, Any], inputs: Any) -> None:
             keep = cstorch.step_closure(self._keep)
-            with self._inside(numbers):
+            with self._inside(inputs):
                 keep(self._update(optimizer, closure, kwargs))
 
         self._traced_step, self._traced_update = training_step, optimizer_step
@@ -54,7 +54,7 @@ class ManualOptimization:
 
     def training_step(self, *args: Any) -> Any:
         """`Strategy.training_step`: the whole step; what it returned, with its values."""
-        self._traced_step(args, self._context.numbers())
+        self._traced_step(args, self._context.inputs())
         values, self._values = self._values, None
         return values
 
@@ -62,7 +62,7 @@ class ManualOptimization:
         """`Strategy.optimizer_step`: part of the step that is being traced, or, from another hook, one of its own."""
         if self._is_in_step:
             return self._update(optimizer, closure, kwargs)
-        self._traced_update(optimizer, closure, kwargs, self._context.numbers())
+        self._traced_update(optimizer, closure, kwargs, self._context.inputs())
         values, self._values = self._values, None
         return values
 
@@ -71,10 +71,10 @@ class ManualOptimization:
         return plugin.optimizer_step(optimizer, model=self.module, closure=closure, **kwargs)
 
     @contextlib.contextmanager
-    def _inside(self, numbers: tuple[int, ...]) -> Iterator[None]:
+    def _inside(self, inputs: Any) -> Iterator[None]:
         self._is_in_step = True
         try:
-            with self._context.tracing(numbers), self._ticking(), torch.enable_grad():
+            with self._context.tracing(inputs), self._ticking(), torch.enable_grad():
                 yield
         finally:
             self._is_in_step = False

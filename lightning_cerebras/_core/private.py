@@ -36,6 +36,17 @@ COUNTERS = (
 )
 """What a step counts, and what `global_step`, `current_epoch`, `fit_loop.batch_idx`, `is_last_batch` are read from."""
 
+TRACED_HOOKS = (
+    "backward",
+    "on_before_backward",
+    "on_after_backward",
+    "on_before_zero_grad",
+    "optimizer_zero_grad",
+    "on_before_optimizer_step",
+    "configure_gradient_clipping",
+)
+"""Hooks of a LightningModule or a Callback that run as part of a traced step."""
+
 METRICS = ("callback_metrics", "logged_metrics", "progress_bar_metrics")
 """Properties of `Trainer` whose values differ from step to step."""
 
@@ -53,9 +64,10 @@ def results_of(trainer: Any) -> Any:
     return trainer._results
 
 
-def is_of_lightning(frame: types.FrameType) -> bool:
-    """Whether a frame runs code of Lightning itself."""
-    return str(frame.f_globals.get("__name__", "")).startswith(("lightning.", "pytorch_lightning."))
+def is_of_lightning(code: Any) -> bool:
+    """Whether a frame runs, or a function is, code of Lightning itself."""
+    scope = code.f_globals if isinstance(code, types.FrameType) else getattr(code, "__globals__", {})
+    return str(scope.get("__name__", "")).startswith(("lightning.", "pytorch_lightning."))
 
 
 def loop_of(trainer: Any) -> Any:

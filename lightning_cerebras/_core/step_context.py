@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 from collections.abc import Iterator
 from typing import Any
 
 from lightning_cerebras._core.counters import Counters
 from lightning_cerebras._core.logs import taped
 from lightning_cerebras._core.metrics import HostMetrics
+from lightning_cerebras._core.private import TRACED_HOOKS, is_of_lightning
 
 
 class StepContext:
@@ -23,25 +25,37 @@ class StepContext:
         self._trainer, self._module = trainer, module
         self._counters, self._metrics = Counters(trainer), HostMetrics(module)
         self._metrics.settle()
+        self._hooks = _traced_hooks(trainer, module)
+        if "dataloader_iter" in inspect.signature(module.training_step).parameters:
+            raise ValueError(
+                f"{type(module).__name__}.training_step takes dataloader_iter. With accelerator='csx' the Python of a "
+                "step runs once, so it cannot fetch the batches. Take batch and batch_idx instead."
+            )
 
     def close(self) -> None:
         """The run is over."""
         self._metrics.release()
 
-    def numbers(self) -> tuple[int, ...]:
-        """What each call of a traced step must be given for `tracing`."""
-        return self._counters.values()
+    def inputs(self) -> tuple[tuple[int, ...], tuple[Any, ...]]:
+        """What each call of a traced step must be given for `tracing`; the hooks in it are for cstorch to look at."""
+        return self._counters.values(), self._hooks
 
     @contextlib.contextmanager
-    def tracing(self, numbers: tuple[Any, ...]) -> Iterator[None]:
+    def tracing(self, inputs: tuple[tuple[Any, ...], tuple[Any, ...]]) -> Iterator[None]:
         """The surroundings of the step's Python.
 
         Args:
-            numbers: What `numbers` returned, as the traced step received it.
+            inputs: What `inputs` returned, as the traced step received it.
         """
         with (
             taped(self._trainer, self._module),
-            self._counters.standing_in(numbers),
+            self._counters.standing_in(inputs[0]),
             self._metrics.called_later(),
         ):
             yield
+
+
+def _traced_hooks(trainer: Any, module: Any) -> tuple[Any, ...]:
+    """The hooks that run as part of a traced step, as far as the user wrote them."""
+    found = [getattr(owner, name, None) for owner in (module, *trainer.callbacks) for name in TRACED_HOOKS]
+    return tuple(hook for hook in found if hook is not None and not is_of_lightning(hook))

@@ -171,13 +171,13 @@ class CSXStrategyMixin:
             inner = getattr(super(), name)
             keep = self._cstorch.step_closure(self._keep)
 
-            def step(args: Any, kwargs: Any, numbers: tuple[int, ...]) -> None:
-                with self._context.tracing(numbers):
+            def step(args: Any, kwargs: Any, inputs: Any) -> None:
+                with self._context.tracing(inputs):
                     keep(inner(*args, **kwargs))
 
             step.__name__ = name
             self._evaluations[name] = self._cstorch.trace(step)
-        self._evaluations[name](args, kwargs, self._context.numbers())
+        self._evaluations[name](args, kwargs, self._context.inputs())
         outputs, self._outputs = self._outputs, None
         return outputs
 

@@ -137,3 +137,41 @@ def test_lightning_is_as_before_after_a_failed_step():
     with pytest.raises(KeyError):
         fit(Fails, "csx")
     assert vars(L.Trainer)["sanity_checking"] is before
+
+
+def test_what_hooks_in_the_step_change_or_read_is_noticed():
+    class Counts(L.Callback):
+        def __init__(self):
+            self.calls, self.scale = 0, 1.0
+
+        def on_before_zero_grad(self, trainer, module, optimizer):
+            self.calls += 1
+
+        def on_after_backward(self, trainer, module):
+            module.layer.weight.grad.mul_(self.scale)
+
+        def on_train_epoch_start(self, trainer, module):
+            self.scale = 0.5**trainer.current_epoch
+
+    weights = {}
+    for accelerator in ("cpu", "csx"):
+        L.seed_everything(1, verbose=False)
+        module, counts = Linear(), Counts()
+        trainer = L.Trainer(accelerator=accelerator, devices=1, logger=False, max_epochs=3, callbacks=[counts],
+                            enable_checkpointing=False, enable_progress_bar=False,
+                            enable_model_summary=False)  # fmt: skip
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            trainer.fit(module)
+        weights[accelerator] = module.layer.weight.detach()
+    assert any("Counts.calls" in str(w.message) for w in caught)
+    torch.testing.assert_close(weights["csx"], weights["cpu"])
+
+
+def test_a_step_that_fetches_its_batches_is_refused():
+    class Fetches(Linear):
+        def training_step(self, dataloader_iter):
+            return self.layer(next(dataloader_iter)[0]).sum()
+
+    with pytest.raises(ValueError, match=r"Fetches\.training_step takes dataloader_iter.*Take batch and batch_idx"):
+        fit(Fetches, "csx")
