@@ -242,6 +242,24 @@ def test_ordinary_modules_change_nothing_worth_a_warning(csx):
 # -- what the step reads ----------------------------------------------------------------------------------
 
 
+class Counter:
+    def __init__(self):
+        self.n, self.calls = 1.0, 0
+
+    @property
+    def value(self):
+        return self.doubled()
+
+    def doubled(self):
+        return 2 * self.n
+
+    def tick(self):
+        self.calls += 1
+
+
+TABLE = {"scale": 1.0, "unread": 0}
+
+
 class Weighted(nn.Module):
     def __init__(self):
         super().__init__()
@@ -250,9 +268,16 @@ class Weighted(nn.Module):
         self.config = argparse.Namespace(scale=2.0)
         self.register_buffer("offset", torch.ones(4))
 
+        self.table = {"gain": 1.0, "list": [1.0, 2.0], "unread": 0, "nested": {"k": 1.0}}
+        self.holder = Counter()
+
     def forward(self, x):
         y = self.act(self.head(x)) * self.weight * self.config.scale * SCALE + self.offset
+        y = y * self.helper() * self.holder.value * TABLE["scale"]
         return y if self.flag == "plus" else -y
+
+    def helper(self):
+        return self.table["gain"] * self.table["list"][-1] * self.table["nested"].get("k", 3.0)
 
 
 def replace_head(model, device):
@@ -269,6 +294,11 @@ CHANGES = {
     "buffer": lambda model, device: setattr(model, "offset", torch.zeros(4).to(device)),
     "parameter": lambda model, device: setattr(model.head, "weight", nn.Parameter(torch.ones(4, 4).to(device))),
     "global": lambda model, device: globals().update(SCALE=3.0),
+    "entry": lambda model, device: model.table.update(gain=3.0),
+    "item": lambda model, device: model.table["list"].append(5.0),
+    "nested entry": lambda model, device: model.table["nested"].pop("k"),
+    "property": lambda model, device: setattr(model.holder, "n", 4.0),
+    "global entry": lambda model, device: TABLE.update(scale=7.0),
 }
 
 
@@ -276,10 +306,12 @@ CHANGES = {
 def test_what_the_step_reads_is_noticed_when_it_changes(csx, name):
     def train(side):
         globals().update(SCALE=1.0)
+        TABLE["scale"] = 1.0
         model = Weighted().to(side.device)
         step = side.trace(lambda x: side.see(model(x)))
         for index, x in enumerate(batches(4, 3, 4)):
-            model.unread = index
+            model.unread = model.table["unread"] = TABLE["unread"] = index
+            model.holder.tick()
             if index == 2:
                 CHANGES[name](model, side.device)
             step(x)

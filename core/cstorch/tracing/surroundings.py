@@ -21,6 +21,7 @@ import torch
 from torch import nn
 
 from cstorch.tracing.attribute_reads import is_compared, is_same_object
+from cstorch.tracing.code_names import CodeNames, codes
 from cstorch.tracing.scalars import ScalarScope
 from cstorch.where import is_ours
 
@@ -109,9 +110,11 @@ class Surroundings:
         self.holders: list[Holder] = []
         self._meet = meet
         self._visited: dict[int, Any] = {}
-        self._names: set[str] = set()
+        self._code = CodeNames()
+        self._classes: set[type] = set()
         self._variables: list[Holder] = []
         self._attributes: list[Holder] = []
+        self._containers: list[Holder] = []
 
     def visit(self, value: Any, path: str, depth: int) -> None:
         """Note what `value` holds, and what that holds, some levels deep."""
@@ -135,8 +138,9 @@ class Surroundings:
                 self.visit(item, f"{path}[{index}]", depth + 1)
         elif isinstance(value, (list, collections.deque, MutableMapping)):
             if len(value) <= _LARGE:
-                self._hold(Holder(path, value, "[{!r}]"), depth)
+                self._containers.append(self._hold(Holder(path, value, "[{!r}]"), depth))
         elif _is_plain_object(value):
+            self._classes.add(type(value))
             self._attributes.append(self._hold(Holder(path, vars(value), ".{}"), depth))
 
     def visit_module(self, module: nn.Module, internal: frozenset[str]) -> None:
@@ -145,6 +149,7 @@ class Surroundings:
             if name not in internal and not name.startswith("_"):
                 self.visit(value, f"{type(module).__name__}.{name}", 1)
         if type(module).__module__.partition(".")[0] not in _LIBRARIES:
+            self._classes.add(type(module))
             for name in ("forward", "training_step", "validation_step", "test_step", "predict_step"):
                 self.visit(vars(type(module)).get(name), "", 1)
 
@@ -163,8 +168,8 @@ class Surroundings:
         if str(function.__module__).partition(".")[0] in _LIBRARIES:
             return
         names: set[str] = set()
-        for code in _codes(function.__code__):
-            self._names.update(code.co_names)
+        for code in codes(function.__code__):
+            self._code.add(code)
             names.update(
                 i.argval for i in dis.get_instructions(code) if i.opname in ("LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL")
             )
@@ -178,13 +183,16 @@ class Surroundings:
         for holder in self._variables:
             for key, value, code in self._unchanged(holder, scope):
                 _guard(scope, code, value, f"the variable {key!r} was {_short(value)} and is something else now")
-        for holder in self._attributes:
-            for key, value, code in self._unchanged(holder, scope):
-                if key in self._names:
-                    words = f"{holder.path(key)} was {_short(value)} and is something else now"
-                    _guard(scope, code, value, words)
+        self._code.add_methods(self._classes)
+        for holders, read in ((self._attributes, self._code.names), (self._containers, self._code.keys)):
+            for holder in holders:
+                for key, value, code in self._unchanged(holder, scope, from_end=True):
+                    if key in read:
+                        words = f"{holder.path(key)} was {_short(value)} and is something else now"
+                        _guard(scope, code, value, words)
 
-    def _unchanged(self, holder: Holder, scope: ScalarScope) -> Iterator[tuple[str, Any, str]]:
+    def _unchanged(self, holder: Holder, scope: ScalarScope, from_end: bool = False) -> Iterator[tuple[str, Any, str]]:
+        """Keys, values and expressions of what the step has left as it was; items of lists by both their indices."""
         now = holder.items()
         for key, value in holder.before.items():
             if not (is_compared(value) or is_same_object(value)) or key not in now:
@@ -196,6 +204,8 @@ class Surroundings:
             else:
                 thing = holder.thing.scope if isinstance(holder.thing, Variables) else holder.thing
                 yield key, value, f"{scope.object(thing)}[{key!r}]"
+                if from_end and isinstance(thing, (list, collections.deque)) and len(now) == len(holder.before):
+                    yield key - len(now), value, f"{scope.object(thing)}[{key - len(now)}]"
 
 
 class _GlobalsHolder(Holder):
@@ -222,13 +232,6 @@ def _cells(function: types.FunctionType) -> dict[str, Any]:
 
 def _short(value: Any) -> str:
     return repr(value)[:60] if is_compared(value) else f"a {type(value).__name__}"
-
-
-def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _codes(constant)
 
 
 def _is_plain_object(value: Any) -> bool:

@@ -146,8 +146,8 @@ class DataExecutor:
                 if deadline is not None and step != final and time.monotonic() > deadline:
                     raise DataError(
                         f"the run was ended after iteration {step}: it has taken longer than the "
-                        f"job_time_sec={self.backend.cluster_config.job_time_sec} of its ClusterConfig allows. The step "
-                        "is complete and its closures have run; go on from the last checkpoint, or allow more time."
+                        f"job_time_sec={self.backend.cluster_config.job_time_sec} of its ClusterConfig allows. The "
+                        "step is complete and its closures have run. Go on from the last checkpoint, or allow more."
                     )
         finally:
             observer.notify = None
