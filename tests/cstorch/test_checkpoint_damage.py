@@ -166,6 +166,15 @@ def test_a_damaged_tensor_is_named_when_it_is_read(tmp_path):
             read()
 
 
+def test_checks_can_be_left_out(tmp_path):
+    state = example(tmp_path / "a.ckpt")
+    whole = bytearray((tmp_path / "a.ckpt").read_bytes())
+    whole[whole.index(state["big"].numpy().tobytes()[:64])] ^= 1
+    (tmp_path / "a.ckpt").write_bytes(whole)
+    found = cstorch.load(tmp_path / "a.ckpt", check=False)["big"]
+    assert (found != state["big"]).sum() == 1
+
+
 def test_tensors_outlive_the_file_they_came_from(tmp_path):
     state = example(tmp_path / "a.ckpt")
     lazy, kept = cstorch.load(tmp_path / "a.ckpt"), cstorch.load(tmp_path / "a.ckpt", "cache")

@@ -25,18 +25,19 @@ from cstorch.storage.tree import Decoder, Path
 from cstorch.tracing import nest
 
 
-def load(checkpoint_file: Any, map_location: Any = None, **kwargs: Any) -> Any:
+def load(checkpoint_file: Any, map_location: Any = None, *, check: bool = True, **kwargs: Any) -> Any:
     """Load a checkpoint (`cerebras.pytorch.load`).
 
     Reads what `cstorch.save`, `torch.save` and the reference implementation write. Loading runs no code from the
-    file unless `weights_only=False` is given. Tensors of `cstorch.save` are checked against their checksums when they
-    are read.
+    file unless `weights_only=False` is given.
 
     Args:
         checkpoint_file: A path or an open binary file.
         map_location: None: tensors are read from the file at every access; a large one is then memory of the
             system's page cache. "cache": they are read at the first access and kept. "cpu": all are read at once.
             A device, a callable or a dict: as for `torch.load`.
+        check: Whether tensors of a file of `cstorch.save` are compared with their checksums when they are first read.
+            Without that a large tensor that is read lazily costs nothing until it is used.
         **kwargs: Passed to `torch.load` for its files. `weights_only` is True unless given.
 
     Returns:
@@ -50,7 +51,7 @@ def load(checkpoint_file: Any, map_location: Any = None, **kwargs: Any) -> Any:
     with _opened(checkpoint_file) as (file, name, is_path):
         head = os.pread(file, 2 * USER_BLOCK, 0)
         if is_ours(head):
-            opened = OpenedCheckpoint(os.dup(file), name)
+            opened = OpenedCheckpoint(os.dup(file), name, check)
             return load_opened(opened, map_location, weights_only)
         if HDF5 in (head[:8], head[USER_BLOCK : USER_BLOCK + 8]):
             from cstorch.storage.reference import ReferenceFile  # h5py takes time to import
@@ -90,7 +91,7 @@ def load_opened(opened: OpenedCheckpoint, map_location: Any, weights_only: bool 
     unpickled = _Unpickled(opened, weights_only, is_lazy)
     with no_collections():
         if is_lazy:
-            decoder = Decoder(lambda number: Unread(tensors, number), unpickled, lazy_dict, tensors)
+            decoder = Decoder(functools.partial(Unread, tensors), unpickled, lazy_dict, tensors)
         else:
             decoder = Decoder(tensors, unpickled)
         return decoder.decode(json.loads(opened.index.tree))

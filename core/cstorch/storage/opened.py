@@ -31,12 +31,13 @@ class OpenedCheckpoint:
     Args:
         file: Its descriptor, which is closed with the last reference to this object.
         name: What errors call it.
+        check: Whether blocks are compared with their checksums.
 
     Raises:
         CheckpointError: it is truncated or damaged.
     """
 
-    def __init__(self, file: int, name: str) -> None:
+    def __init__(self, file: int, name: str, check: bool = True) -> None:
         self.file, self.name = file, name
         weakref.finalize(self, os.close, file)
         try:
@@ -49,10 +50,8 @@ class OpenedCheckpoint:
             self.index = Index.read(data, self.locator)
         except DamagedError as error:
             raise self.damaged(str(error)) from None
-        self._blocks: list[list[int]] = self.index.blocks.tolist()
-        self._tensors: list[list[int]] = self.index.tensors.tolist()
-        self._geometry: list[int] = self.index.geometry.tolist()
-        self._checked = bytearray(len(self._blocks))
+        self._checks = check
+        self._checked = bytearray(self.blocks)
         self._names: list[str] = []
 
     def check_size(self) -> None:
@@ -70,7 +69,7 @@ class OpenedCheckpoint:
         )
 
     def __len__(self) -> int:
-        return len(self._tensors)
+        return len(self.index.tensors)
 
     @property
     def names(self) -> list[str]:
@@ -81,9 +80,9 @@ class OpenedCheckpoint:
 
     def geometry(self, number: int) -> tuple[torch.dtype, list[int], list[int], int, int]:
         """Dtype, shape, strides, block and offset in the block in bytes of a tensor."""
-        kind, rank, at, block, offset = self._tensors[number]
-        between = at + rank
-        return DTYPES[kind], self._geometry[at:between], self._geometry[between : between + rank], block, offset
+        kind, rank, at, block, offset = self.index.tensors[number].tolist()
+        both = self.index.geometry[at : at + 2 * rank].tolist()
+        return DTYPES[kind], both[:rank], both[rank:], block, offset
 
     def is_constant(self, number: int) -> bool:
         """Whether a tensor repeats one element over its whole shape."""
@@ -92,16 +91,16 @@ class OpenedCheckpoint:
 
     def block_size(self, block: int) -> int:
         """Of a block, in bytes."""
-        return self._blocks[block][1]
+        return int(self.index.blocks[block, 1])
 
     @property
     def blocks(self) -> int:
         """How many there are."""
-        return len(self._blocks)
+        return len(self.index.blocks)
 
     def read(self, block: int) -> torch.Tensor:
         """The bytes of a block, in memory of their own."""
-        at, size, _ = self._blocks[block]
+        at, size, _ = self.index.blocks[block].tolist()
         made = torch.empty(size, dtype=torch.uint8)
         view = memoryview(made.numpy())  # type: ignore[arg-type]
         done = 0
@@ -115,7 +114,7 @@ class OpenedCheckpoint:
 
     def map(self, block: int) -> torch.Tensor:
         """The bytes of a block: pages of the file, copied when they are written to; few bytes are read."""
-        at, size, _ = self._blocks[block]
+        at, size, _ = self.index.blocks[block].tolist()
         if size < SMALLEST_MAPPED:
             return self.read(block)
         try:
@@ -131,19 +130,19 @@ class OpenedCheckpoint:
 
     def is_right(self, block: int) -> bool:
         """Whether a block is what was written, whatever was found before."""
-        at, size, expected = self._blocks[block]
+        at, size, expected = self.index.blocks[block].tolist()
         found = xxh3_64()
         for start in range(0, size, _STEP):
             found.update(os.pread(self.file, min(_STEP, size - start), at + start))
         return bool(found.intdigest() == expected)
 
     def _check(self, block: int, data: Any) -> None:
-        if not self._checked[block]:
-            if digest(data) != self._blocks[block][2]:
+        if self._checks and not self._checked[block]:
+            if digest(data) != self.index.blocks[block, 2]:
                 raise self.damaged(f"{self.owners(block)} was damaged after it was written")
             self._checked[block] = 1
 
     def owners(self, block: int) -> str:
         """The tensors that are views of a block, for an error."""
-        names = [name for name, row in zip(self.names, self._tensors, strict=True) if row[3] == block]
+        names = [self.names[i] for i in (self.index.tensors[:, 3] == block).nonzero()[0]]
         return f"the tensor {' and '.join(map(repr, names))}" if names else "a tensor inside a pickled object"

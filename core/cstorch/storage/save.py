@@ -8,7 +8,6 @@ from typing import Any
 from cstorch.device import CsxTensor, to_host
 from cstorch.storage import atomic, background
 from cstorch.storage.background import PendingSave
-from cstorch.storage.collections_off import no_collections
 from cstorch.storage.write import Plan
 from cstorch.tracing import nest
 
@@ -42,8 +41,7 @@ def save(
         CheckpointError: the file cannot be written. What was there before is still there.
         CheckpointContentError: an object cannot be saved in a form that is safe to load (a TypeError). It is named.
     """
-    with no_collections():
-        plan = Plan(obj, pickle_objects)
+    plan = Plan(obj, pickle_objects)
     if not blocking:
         name = os.path.abspath(checkpoint_file)
         return background.start(name, plan, lambda: atomic.replace(name, plan.write))

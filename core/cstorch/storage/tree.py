@@ -222,17 +222,17 @@ class Decoder:
         items: Any = value.items()
         if len(value) == 1 and "$dict" in value:
             items = [(self._key(k), v) for k, v in value["$dict"]]
-        return [(k, self._value(v, path, i)) for i, (k, v) in enumerate(items)]
+        made, make_tensor = [], self.make_tensor
+        for i, (k, v) in enumerate(items):
+            kind = type(v)
+            if kind is dict and len(v) == 1 and "$tensor" in v:  # most of a large file
+                made.append((k, make_tensor(v["$tensor"])))
+            else:
+                made.append((k, self.decode(v, (*path, i)) if kind is dict or kind is list else v))
+        return made
 
     def _key(self, key: Any) -> Any:
         return key if type(key) is str else self.decode(key)
-
-    def _value(self, value: Any, path: Path, i: int) -> Any:
-        if type(value) is dict:
-            if len(value) == 1 and "$tensor" in value:
-                return self.make_tensor(value["$tensor"])
-            return self.decode(value, (*path, i))
-        return self.decode(value, (*path, i)) if type(value) is list else value
 
     def _special(self, kind: str, body: Any, path: Path) -> Any:
         if kind == "dict":

@@ -24,6 +24,7 @@ import numpy as np
 import torch
 
 from cstorch.storage.archive import SMALLEST_GAP, directory, local_header
+from cstorch.storage.collections_off import no_collections
 from cstorch.storage.data_pkl import data_pkl
 from cstorch.storage.dtypes import DATATYPES, NUMBERS
 from cstorch.storage.gather import SMALL, Entry, Gathering
@@ -74,6 +75,10 @@ class Plan:
     def __init__(self, state: Any, pickle_objects: bool = False) -> None:
         self.pickled: list[str] = []
         self.gathering = Gathering()
+        with no_collections():
+            self._make(state, pickle_objects)
+
+    def _make(self, state: Any, pickle_objects: bool) -> None:
         state = settled(state)
         encoder = Encoder(self.gathering.add, self._pickle if pickle_objects else None)
         tree = json.dumps(encoder.encode(state), separators=(",", ":"), allow_nan=False)
