@@ -20,8 +20,8 @@ AUTOMATIC = (
 )
 """Methods of `_AutomaticOptimization`; `_skip_backward`, `optim_progress` and `output_result_cls` beside them."""
 
-MANUAL = ("_on_before_step", "_on_after_step")
-"""Methods of `_ManualOptimization`; `optim_step_progress` beside them."""
+OPTIMIZER = ("_on_before_step", "_on_after_step")
+"""What a LightningOptimizer calls around its step; `Strategy._lightning_optimizers` holds them."""
 
 COUNTERS = (
     "fit_loop.epoch_loop.automatic_optimization.optim_progress.optimizer.step.total.completed",
