@@ -177,3 +177,22 @@ def test_a_missing_file_is_both_kinds_of_error(tmp_path):
     (tmp_path / "empty.mdl").touch()
     with pytest.raises(CheckpointError, match="it is empty"):
         cstorch.load(tmp_path / "empty.mdl")
+
+
+def test_long_saves_and_loads_show_a_bar_on_a_terminal():
+    from cstorch.storage.progress import ByteProgress
+
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    for stream, clock, wanted in (
+        (Terminal(), iter([0.0, 0.5, 1.5, 1.6, 3.0]), True),
+        (Terminal(), iter([0.0, 0.1, 0.2, 0.3, 0.4]), False),
+        (io.StringIO(), iter([0.0] * 5), False),
+    ):
+        with ByteProgress("saving a.ckpt", 1 << 30, stream, lambda clock=clock: next(clock)) as progress:
+            for done in (1, 2, 3, 4):
+                progress(done << 28)
+        assert ("saving a.ckpt [###" in stream.getvalue()) == wanted
+        assert not wanted or stream.getvalue().endswith("\r\x1b[2K")

@@ -19,6 +19,7 @@ from cstorch.storage.hdf5 import USER_BLOCK
 from cstorch.storage.index import is_ours
 from cstorch.storage.lazy_dict import Unread, lazy_dict
 from cstorch.storage.opened import OpenedCheckpoint
+from cstorch.storage.progress import ByteProgress
 from cstorch.storage.safetensors import SafetensorsFile, is_safetensors
 from cstorch.storage.tensors import Place, Tensors
 from cstorch.storage.tree import Decoder, Path
@@ -92,9 +93,10 @@ def load_opened(opened: OpenedCheckpoint, map_location: Any, weights_only: bool 
     with no_collections():
         if is_lazy:
             decoder = Decoder(functools.partial(Unread, tensors), unpickled, lazy_dict, tensors)
-        else:
-            decoder = Decoder(tensors, unpickled)
-        return decoder.decode(json.loads(opened.index.tree))
+            return decoder.decode(json.loads(opened.index.tree))
+        with ByteProgress(f"loading {os.path.basename(opened.name)}", opened.locator.size) as progress:
+            opened.progress = progress
+            return Decoder(tensors, unpickled).decode(json.loads(opened.index.tree))
 
 
 def _load_keyed(load: Callable[[Any], Any], read: Callable[[str], torch.Tensor], map_location: Any) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import os
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -33,6 +34,9 @@ class OpenedCheckpoint:
         name: What errors call it.
         check: Whether blocks are compared with their checksums.
 
+    Attributes:
+        progress: Called with how many bytes of blocks have been read, after each block.
+
     Raises:
         CheckpointError: it is truncated or damaged.
     """
@@ -51,6 +55,8 @@ class OpenedCheckpoint:
         except DamagedError as error:
             raise self.damaged(str(error)) from None
         self._checks = check
+        self.progress: Callable[[int], None] = lambda done: None
+        self._read = 0
         self._checked = bytearray(self.blocks)
         self._names: list[str] = []
 
@@ -110,6 +116,8 @@ class OpenedCheckpoint:
                 raise self.damaged(f"it is truncated: it ends at byte {at + done} of {self.locator.size}")
             done += count
         self._check(block, view)
+        self._read += size
+        self.progress(self._read)
         return made
 
     def map(self, block: int) -> torch.Tensor:

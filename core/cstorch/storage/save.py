@@ -8,6 +8,7 @@ from typing import Any
 from cstorch.device import CsxTensor, to_host
 from cstorch.storage import atomic, background
 from cstorch.storage.background import PendingSave
+from cstorch.storage.progress import ByteProgress
 from cstorch.storage.write import Plan
 from cstorch.tracing import nest
 
@@ -46,7 +47,8 @@ def save(
         name = os.path.abspath(checkpoint_file)
         return background.start(name, plan, lambda: atomic.replace(name, plan.write))
     background.wait_for_saves()
-    atomic.replace(checkpoint_file, plan.write)
+    with ByteProgress(f"saving {os.path.basename(checkpoint_file)}", plan.size) as progress:
+        atomic.replace(checkpoint_file, lambda file: plan.write(file, progress))
     return None
 
 
