@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import cstorch
 import pytest
 import torch
@@ -18,7 +20,13 @@ def pytest_collection_modifyitems(config, items):
 
 @pytest.fixture(scope="session")
 def compile_cache(tmp_path_factory):
-    return tmp_path_factory.mktemp("compile_cache")
+    """One folder for all processes that run tests."""
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    folder /= "compile_cache"
+    folder.mkdir(exist_ok=True)
+    return folder
 
 
 @pytest.fixture(autouse=True)

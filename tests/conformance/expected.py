@@ -28,6 +28,11 @@ _REFUSED_OPERATORS = {
     "linalg.lstsq.grad_oriented": _RANK,
 }
 
+ENLARGES_ROUNDING = {
+    "nn.functional.ctc_loss",  # long sums of logarithms: eager's own gradient is 4.6e-5 off the one in float64
+}
+"""Operators that may miss the tolerance in float32 by a little, where they keep it in float64."""
+
 EXPECTED: dict[str, tuple[str, str]] = {
     **{f"operators/{name}/*": ("refused", reason) for name, reason in _REFUSED_OPERATORS.items()},
     "operators/nn.functional.linear_cross_entropy.chunked_none/bfloat16": (
