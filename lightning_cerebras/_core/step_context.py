@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import warnings
 from collections.abc import Iterator
 from typing import Any
+
+import torch
 
 from lightning_cerebras._core.counters import Counters
 from lightning_cerebras._core.logs import taped
@@ -51,8 +54,24 @@ class StepContext:
             taped(self._trainer, self._module),
             self._counters.standing_in(inputs[0]),
             self._metrics.called_later(),
+            _without_nan_checks(),
         ):
             yield
+
+
+@contextlib.contextmanager
+def _without_nan_checks() -> Iterator[None]:
+    """Anomaly detection looks at the values of gradients; within, it only names the forward call of a failure."""
+    if not torch.is_anomaly_enabled():
+        yield
+        return
+    warnings.warn(
+        "detect_anomaly=True with accelerator='csx' does not look for nan: a step is traced once, without values. Log "
+        "the gradients' norm to see it. Errors in backward still come with the traceback of their forward call.",
+        stacklevel=2,
+    )
+    with torch.autograd.set_detect_anomaly(True, check_nan=False):
+        yield
 
 
 def _traced_hooks(trainer: Any, module: Any) -> tuple[Any, ...]:
