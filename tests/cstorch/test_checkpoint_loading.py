@@ -120,6 +120,8 @@ def test_objects_without_a_safe_form_are_named(tmp_path):
         cstorch.save({"a": [torch.quantize_per_tensor(torch.ones(2), 1.0, 0, torch.qint8)]}, tmp_path / "a.ckpt")
     with pytest.raises(TypeError, match=r"'a' is a tensor of the layout torch\.sparse_coo.*to_dense"):
         cstorch.save({"a": torch.eye(3).to_sparse()}, tmp_path / "a.ckpt")
+    with pytest.raises(TypeError, match=r"'a' is a nested tensor.*unbind"):
+        cstorch.save({"a": torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])}, tmp_path / "a.ckpt")
     with pytest.raises(TypeError, match="'a' is a tensor on the device meta"):
         cstorch.save({"a": torch.empty(2, device="meta")}, tmp_path / "a.ckpt")
     with pytest.raises(TypeError, match="contains itself"):

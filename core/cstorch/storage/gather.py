@@ -159,6 +159,8 @@ class Gathering:
             like = to_host(tensor, "saving a tensor")
         elif kind not in (torch.Tensor, torch.nn.Parameter):
             raise _refusal(path, f"is a tensor of the class {kind.__module__}.{kind.__qualname__}")
+        if like.is_nested:
+            raise _refusal(path, "is a nested tensor", "list(tensor.unbind())")
         if like.layout is not torch.strided:
             raise _refusal(path, f"is a tensor of the layout {like.layout}", "tensor.to_dense()")
         if like.dtype not in NUMBERS:
