@@ -92,10 +92,10 @@ class _Staging:
         if memory is None or memory.numel() < size:
             pages = mmap.mmap(-1, max(size, _LEAST), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
             memory = self._memory = torch.frombuffer(pages, dtype=torch.uint8)
+        target = memoryview(memory.numpy())  # type: ignore[arg-type]
         for block, at in zip(plan.blocks, offsets, strict=True):
             with block.open() as data:
-                if block.nbytes:
-                    memory[at : at + block.nbytes].copy_(torch.frombuffer(data, dtype=torch.uint8))
+                target[at : at + block.nbytes] = data
             block.owner, block.start = memory, at
 
 
