@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lightning.fabric.plugins import TorchCheckpointIO
 from lightning.pytorch.accelerators import Accelerator, AcceleratorRegistry
-from lightning.pytorch.loops.optimization.automatic import _AutomaticOptimization
+from lightning.pytorch.loops.optimization.automatic import Closure, _AutomaticOptimization
 from lightning.pytorch.plugins.io.wrapper import _WrappingCheckpointIO
 from lightning.pytorch.plugins.precision import Precision
 from lightning.pytorch.strategies import SingleDeviceStrategy, StrategyRegistry
@@ -14,6 +14,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from lightning_cerebras._bind import bind
 from lightning_cerebras._core.accelerator import CSXAcceleratorMixin
 from lightning_cerebras._core.checkpoint_io import CSXCheckpointIOMixin
+from lightning_cerebras._core.closure import StepClosure
 from lightning_cerebras._core.precision import CSXPrecisionMixin
 from lightning_cerebras._core.strategy import CSXStrategyMixin
 
@@ -26,12 +27,17 @@ class CSXCheckpointIO(CSXCheckpointIOMixin, TorchCheckpointIO):  # type: ignore[
     """Writes checkpoints with `cstorch.save`."""
 
 
+class CSXClosure(StepClosure, Closure):  # type: ignore[misc]
+    """The optimizer closure, an instance of Lightning's own class too."""
+
+
 class CSXStrategy(CSXStrategyMixin, SingleDeviceStrategy):  # type: ignore[misc]
     """Runs every kind of step as a traced program."""
 
     precision_class = CSXPrecision
     checkpoint_io_class = CSXCheckpointIO
     wrapping_io_class = _WrappingCheckpointIO
+    closure_class = CSXClosure
 
 
 class CSXAccelerator(CSXAcceleratorMixin, Accelerator):  # type: ignore[misc]

@@ -75,5 +75,8 @@ class CSXAcceleratorMixin:
         """Nothing to do after the strategy's own teardown."""
 
     def get_device_stats(self, device: Any) -> dict[str, Any]:
-        """No statistics in this version."""
-        return {}
+        """How many programs the steps of this run have become; a number that grows means steps that do not settle."""
+        import cstorch
+
+        backend = cstorch.current_backend(raise_exception=False, raise_warning=False)
+        return {"csx.programs": float(backend.programs)} if backend is not None and backend.is_csx else {}

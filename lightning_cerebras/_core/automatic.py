@@ -11,51 +11,9 @@ from typing import Any
 import cstorch
 import torch
 
+from lightning_cerebras._core.closure import StepClosure
 from lightning_cerebras._core.private import loop_of
 from lightning_cerebras._core.step_context import StepContext
-
-
-class StepClosure:
-    """What the loop and the user's `optimizer_step` know as the optimizer closure.
-
-    Args:
-        automatic: The owner.
-        kwargs: The arguments of `training_step`.
-        optimizer: The optimizer of the step.
-        batch_idx: The index of the batch.
-        zero: Whether gradients are cleared before the backward pass.
-        backward: Whether there is a backward pass.
-    """
-
-    def __init__(
-        self,
-        automatic: AutomaticOptimization,
-        kwargs: dict[str, Any],
-        optimizer: Any,
-        batch_idx: int,
-        zero: bool,
-        backward: bool,
-    ) -> None:
-        self.automatic = automatic
-        self.kwargs, self.optimizer, self.batch_idx = kwargs, optimizer, batch_idx
-        self.zero, self.backward = zero, backward
-        self._result: Any = None
-
-    def __call__(self, *args: Any, **kwargs: Any) -> torch.Tensor | None:
-        """Forward and backward without the optimizer; the loss."""
-        self._result = self.automatic.run(self, None)
-        loss: torch.Tensor | None = self._result.loss
-        return loss
-
-    def consume_result(self) -> Any:
-        """The ClosureResult of the step, once."""
-        if self._result is None:
-            raise RuntimeError(
-                "The closure hasn't been executed. A LightningModule.optimizer_step override must call "
-                "optimizer.step(closure=optimizer_closure), or optimizer_closure() itself."
-            )
-        result, self._result = self._result, None
-        return result
 
 
 class AutomaticOptimization:
@@ -84,7 +42,8 @@ class AutomaticOptimization:
         """What `_AutomaticOptimization._make_closure` returns on csx."""
         backward = not self.loop._skip_backward
         zero = self.loop._make_zero_grad_fn(batch_idx, optimizer) is not None
-        return StepClosure(self, dict(kwargs), optimizer, batch_idx, zero, backward)
+        closure: StepClosure = self.strategy.closure_class(self, dict(kwargs), optimizer, batch_idx, zero, backward)
+        return closure
 
     def run(self, closure: StepClosure, optimizer: Any) -> Any:
         """Run one step, with the optimizer's update when `optimizer` is given; its ClosureResult."""
@@ -137,27 +96,35 @@ class AutomaticOptimization:
         backward: bool,
     ) -> None:
         keep = cstorch.step_closure(self._keep)
-        with torch.enable_grad():
-            result = self.loop._training_step(kwargs)
-            if zero:
-                self._zero_grad(owner, kwargs.get("batch_idx", 0))
-            if backward and result.closure_loss is not None:
-                self.strategy.backward(result.closure_loss, owner)
-            if optimizer is not None:
-                self._update(optimizer, {})
-            keep(result.loss, result.extra)
+        result: Any = None
+
+        def closure() -> Any:
+            nonlocal result
+            with torch.enable_grad():
+                result = self.loop._training_step(kwargs)
+                if zero:
+                    self._zero_grad(owner, kwargs.get("batch_idx", 0))
+                if backward and result.closure_loss is not None:
+                    self.strategy.backward(result.closure_loss, owner)
+                if optimizer is not None:
+                    self.strategy.precision_plugin._after_closure(self.module, optimizer)
+            return result.closure_loss
+
+        if optimizer is None:
+            closure()
+        else:
+            with torch.no_grad():
+                optimizer.step(closure=closure)
+        keep(result.loss, result.extra)
 
     def _step_optimizer(self, optimizer: Any, kwargs: dict[str, Any]) -> None:
-        self._update(optimizer, kwargs)
+        self.strategy.precision_plugin._after_closure(self.module, optimizer)
+        with torch.no_grad():
+            optimizer.step(**kwargs)
 
     def _zero_grad(self, optimizer: Any, batch_idx: Any) -> None:
         self.loop._on_before_zero_grad(optimizer)
         self.loop._optimizer_zero_grad(batch_idx, optimizer)
-
-    def _update(self, optimizer: Any, kwargs: dict[str, Any]) -> None:
-        self.strategy.precision_plugin._after_closure(self.module, optimizer)
-        with torch.no_grad():
-            optimizer.step(**kwargs)
 
     def _keep(self, loss: torch.Tensor | None, extra: dict[str, Any]) -> None:
         self._values = loss, extra

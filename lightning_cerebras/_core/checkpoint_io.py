@@ -39,7 +39,7 @@ class CSXCheckpointIOMixin:
         from cstorch.storage.save import on_host
 
         if self.format == "torch" or storage_options is not None or "://" in str(path):
-            super().save_checkpoint(on_host(checkpoint), path, storage_options)  # type: ignore[misc]
+            super().save_checkpoint(on_host(checkpoint), path, storage_options=storage_options)  # type: ignore[misc]
             return
         os.makedirs(Path(path).parent, exist_ok=True)
         try:

@@ -6,6 +6,7 @@ Whatever of these a Lightning release moves is named in the error that a `Traine
 from __future__ import annotations
 
 import types
+from collections.abc import Iterable
 from typing import Any
 
 CONNECTOR = ("_choose_strategy", "_check_and_init_precision")
@@ -73,3 +74,20 @@ def is_of_lightning(code: Any) -> bool:
 def loop_of(trainer: Any) -> Any:
     """The loop of automatic optimisation."""
     return trainer.fit_loop.epoch_loop.automatic_optimization
+
+
+def refuse_own_fetching(step: str, arguments: Iterable[Any]) -> None:
+    """Refuse a step that takes `dataloader_iter` in place of a batch.
+
+    Args:
+        step: The name of the step.
+        arguments: What it is about to be called with.
+
+    Raises:
+        ValueError: one of them is the iterator of a dataloader.
+    """
+    if any(type(argument).__name__ == "_DataFetcherWrapper" for argument in arguments):
+        raise ValueError(
+            f"{step} takes dataloader_iter. With accelerator='csx' the Python of a step runs once, so it cannot fetch "
+            "the batches. Take batch and batch_idx instead."
+        )

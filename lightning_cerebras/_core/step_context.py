@@ -50,7 +50,14 @@ class StepContext:
         Args:
             inputs: What `inputs` returned, as the traced step received it.
         """
+        if torch.is_anomaly_enabled():
+            warnings.warn(
+                "detect_anomaly=True has no effect with accelerator='csx': it reads every gradient while the step is "
+                "traced, when there are no values yet. Look for the NaN with accelerator='cpu'.",
+                stacklevel=2,
+            )
         with (
+            torch.autograd.set_detect_anomaly(False),
             taped(self._trainer, self._module),
             self._counters.standing_in(inputs[0]),
             self._metrics.called_later(),

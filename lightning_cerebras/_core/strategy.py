@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
+from lightning_cerebras._core.private import refuse_own_fetching
+
 if TYPE_CHECKING:
     from lightning_cerebras._core.automatic import AutomaticOptimization
     from lightning_cerebras._core.manual import ManualOptimization
@@ -26,6 +28,7 @@ class CSXStrategyMixin:
     precision_class: type
     checkpoint_io_class: type
     wrapping_io_class: type
+    closure_class: type
 
     def __init__(
         self,
@@ -116,6 +119,8 @@ class CSXStrategyMixin:
         from lightning_cerebras._core.step_context import StepContext
 
         super().setup(trainer)  # type: ignore[misc]
+        if type(trainer.profiler).__name__ != "PassThroughProfiler":
+            self._backend.profile = lambda part: trainer.profiler.profile(f"[CSX].{part}")
         module = self.lightning_module  # type: ignore[attr-defined]
         self._context = context = StepContext(trainer, module)
         if trainer.state.fn == "fit":
@@ -136,8 +141,10 @@ class CSXStrategyMixin:
         try:
             super().teardown()  # type: ignore[misc]
         finally:
-            if self._owns_backend and self._backend is not None:
-                self._backend.close()
+            if self._backend is not None:
+                self._backend.profile = None
+                if self._owns_backend:
+                    self._backend.close()
             self._backend, self._owns_backend = None, False
 
     # -- steps -------------------------------------------------------------------------------------------
@@ -167,6 +174,7 @@ class CSXStrategyMixin:
         return self._evaluate("predict_step", args, kwargs)
 
     def _evaluate(self, name: str, args: Any, kwargs: Any) -> Any:
+        refuse_own_fetching(name, args)
         if name not in self._evaluations:
             inner = getattr(super(), name)
             keep = self._cstorch.step_closure(self._keep)

@@ -29,6 +29,9 @@ class Record:
         self.limit, self.done = limit, done
         self.reports: list[Any] = []
 
+    def pytest_configure(self, config: Any) -> None:
+        config.addinivalue_line("markers", "flaky: an item that the suite's own runs try again")
+
     def pytest_collection_modifyitems(self, items: list[Any]) -> None:
         items[:] = [item for item in items if _short(item.nodeid) not in self.done]
 

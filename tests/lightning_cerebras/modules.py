@@ -87,8 +87,8 @@ def fit(accelerator: str, root: Any, task: str = "mlp", optimizer: str = "adamw"
         devices=1,
         default_root_dir=root,
         callbacks=callbacks,
-        enable_progress_bar=False,
-        enable_model_summary=False,
+        enable_progress_bar=options.pop("enable_progress_bar", False),
+        enable_model_summary=options.pop("enable_model_summary", False),
         num_sanity_val_steps=options.pop("num_sanity_val_steps", 1),
         **options,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import enum
 import os
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -69,6 +70,9 @@ class Backend:
         is_tracing: Whether the body of a traced step is being recorded now.
         retraces: Whether traced steps run their Python at every call, to check that it is still the same program.
         is_e2e_execution: Whether programs are executed; false for compile_only and validate_only.
+        programs: How many programs have been loaded.
+        profile: Called with "trace", "compile" or "execute", makes a context manager that surrounds that part of
+            the call of a traced step; None by default.
     """
 
     backend_type: BackendType
@@ -84,6 +88,8 @@ class Backend:
         self.is_gpu = self.backend_type is BackendType.GPU
         self.modules: list[nn.Module] = []
         self.is_tracing = False
+        self.programs = 0
+        self.profile: Callable[[str], contextlib.AbstractContextManager[Any]] | None = None
         self.is_e2e_execution = True
 
     @property

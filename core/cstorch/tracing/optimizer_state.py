@@ -8,6 +8,7 @@ own, which leaves the state that it creates.
 
 from __future__ import annotations
 
+import inspect
 from collections import defaultdict
 from typing import Any
 
@@ -170,7 +171,9 @@ class _Probe(Recorder):
             group.update(dict.fromkeys(group.keys() & {"foreach", "fused"}, False))
         functions = OptimizerFunctions(self, optimizer, lenient=is_of_torch(optimizer))
         with outside_modes(), self, compiling(), torch.no_grad(), functions, tensor_extremes(optimizer):
-            raw_optimizer_step(optimizer)(optimizer)
+            step = raw_optimizer_step(optimizer)
+            closure = inspect.signature(step).parameters.get("closure")
+            step(optimizer, *(() if closure is None or closure.default is None else (lambda: None,)))
 
     def dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Record `func`, noting what makes a tensor and what first changes it."""

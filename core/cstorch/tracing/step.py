@@ -6,6 +6,7 @@ traces and compiles if there is none, and `BoundProgram.run` feeds the executabl
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import types
@@ -123,7 +124,12 @@ class BoundProgram:
         program = self.program
         if self.executable is None:  # validate_only and compile_only: nothing runs
             return program.result
-        outputs = self.executable(self.inputs(leaves, numbers))
+        profile = context.backend.profile
+        if profile is None:
+            outputs = self.executable(self.inputs(leaves, numbers))
+        else:
+            with profile("execute"):
+                outputs = self.executable(self.inputs(leaves, numbers))
         for index, cell in program.handles:
             cell.value = outputs[index]
         self._gradients.leave(outputs)
@@ -235,15 +241,18 @@ class TracedStep:
         numbers: list[Number],
     ) -> BoundProgram:
         self._announce(key, numbers)
-        program = self._trace(backend, args, kwargs, leaves, numbers)
-        example = BoundProgram(program, None).inputs(leaves, numbers)
-        with no_autocast():  # its casts are in the graph
+        profile = backend.profile or contextlib.nullcontext
+        with profile("trace"):
+            program = self._trace(backend, args, kwargs, leaves, numbers)
+            example = BoundProgram(program, None).inputs(leaves, numbers)
+        with no_autocast(), profile("compile"):  # its casts are in the graph
             executable = backend.load(program, example)
         if executable is not None and any_autocast():
             executable = _outside_autocast(executable)
         bound = BoundProgram(program, executable)
         self._programs.setdefault(key, []).append(bound)
         self._count += 1
+        backend.programs += 1
         return bound
 
     def _trace(
