@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from lightning_fabric.accelerators import ACCELERATOR_REGISTRY
 from lightning_fabric.plugins import TorchCheckpointIO
 from pytorch_lightning.accelerators import Accelerator, AcceleratorRegistry
 from pytorch_lightning.loops.optimization.automatic import Closure, _AutomaticOptimization
@@ -12,6 +13,7 @@ from pytorch_lightning.trainer.connectors.accelerator_connector import _Accelera
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
 from lightning_cerebras._bind import bind
+from lightning_cerebras._core import fabric
 from lightning_cerebras._core.accelerator import CSXAcceleratorMixin
 from lightning_cerebras._core.checkpoint_io import CSXCheckpointIOMixin
 from lightning_cerebras._core.closure import StepClosure
@@ -47,6 +49,7 @@ class CSXAccelerator(CSXAcceleratorMixin, Accelerator):  # type: ignore[misc]
     misconfiguration = MisconfigurationException
 
 
+fabric.register(ACCELERATOR_REGISTRY)
 bind(
     _AcceleratorConnector,
     AcceleratorRegistry,

@@ -145,3 +145,18 @@ except Exception as error:
     print("_AutomaticOptimization._make_closure" in str(error))
 """
     assert python(code, TORCH_DEVICE_BACKEND_AUTOLOAD="0")[-1] == "True"
+
+
+@pytest.mark.parametrize(
+    ("namespace", "fabric"), [("lightning.pytorch", "lightning.fabric"), ("pytorch_lightning", "lightning_fabric")]
+)
+def test_fabric_says_what_to_use(namespace, fabric):
+    code = f"""
+import {namespace}
+from {fabric} import Fabric
+try:
+    Fabric(accelerator="csx")
+except NotImplementedError as error:
+    print("@cstorch.trace" in str(error))
+"""
+    assert python(code)[-1] == "True"
