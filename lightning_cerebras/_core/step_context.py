@@ -50,14 +50,7 @@ class StepContext:
         Args:
             inputs: What `inputs` returned, as the traced step received it.
         """
-        if torch.is_anomaly_enabled():
-            warnings.warn(
-                "detect_anomaly=True has no effect with accelerator='csx': it reads every gradient while the step is "
-                "traced, when there are no values yet. Look for the NaN with accelerator='cpu'.",
-                stacklevel=2,
-            )
         with (
-            torch.autograd.set_detect_anomaly(False),
             taped(self._trainer, self._module),
             self._counters.standing_in(inputs[0]),
             self._metrics.called_later(),
@@ -74,7 +67,8 @@ def _without_nan_checks() -> Iterator[None]:
         return
     warnings.warn(
         "detect_anomaly=True with accelerator='csx' does not look for nan: a step is traced once, without values. Log "
-        "the gradients' norm to see it. Errors in backward still come with the traceback of their forward call.",
+        "the gradients' norm to see it, or look for the nan with accelerator='cpu'. Errors in backward still come with "
+        "the traceback of their forward call.",
         stacklevel=2,
     )
     with torch.autograd.set_detect_anomaly(True, check_nan=False):

@@ -9,6 +9,7 @@ import pytest
 PROGRAM = """
 import os, signal, torch, cstorch
 from torch.utils.checkpoint import checkpoint
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell that starts jobs in the background ignores it
 if {backend}:
     backend = cstorch.backend("CSX", compile_dir={cache!r})
 model = torch.nn.Linear(2, 2)

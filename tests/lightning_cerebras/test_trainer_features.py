@@ -265,11 +265,6 @@ def test_more_trainer_arguments_equal_the_cpu(tmp_path, options):
         torch.use_deterministic_algorithms(False)
 
 
-def test_anomaly_detection_is_said_to_have_no_effect(tmp_path):
-    with pytest.warns(UserWarning, match="detect_anomaly=True has no effect with accelerator='csx'"):
-        trainer("csx", tmp_path, detect_anomaly=True).fit(Linear())
-
-
 @pytest.mark.parametrize("path", ["last", "best"])
 def test_checkpoints_by_name(tmp_path, path):
     found = {}
