@@ -39,7 +39,7 @@ def fresh(request, monkeypatch, tmp_path, compile_cache):
         monkeypatch.delenv("CSTORCH_INTERPRET", raising=False)
     torch.manual_seed(0)
     # torch.testing._internal, which some tests import, forbids setting the flags of backends for the whole process.
-    vars(torch.backends)["__allow_nonbracketed_mutation_flag"] = True
+    torch.backends.flags_frozen.__globals__["__allow_nonbracketed_mutation_flag"] = True
     yield
     if context.backend is not None:
         context.backend.close()
