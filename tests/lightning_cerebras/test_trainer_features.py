@@ -184,11 +184,11 @@ def test_the_device_stats_monitor_logs_programs(tmp_path):
 @pytest.mark.parametrize("profiler", [SimpleProfiler, AdvancedProfiler, PyTorchProfiler])
 def test_profilers_show_what_csx_does(tmp_path, profiler):
     actions = {f"[CSX].{action}" for action in ("trace", "compile", "execute")}
-    named = {"record_functions": actions} if profiler is PyTorchProfiler else {}
+    named = {"record_functions": actions, "row_limit": 1000} if profiler is PyTorchProfiler else {}
     made = profiler(dirpath=tmp_path, filename="report", **named)
     trainer("csx", tmp_path, profiler=made).fit(Linear())
     report = "".join(path.read_text() for path in tmp_path.glob("fit-report*.txt"))
-    if profiler is not PyTorchProfiler:  # lists what took longest
+    if profiler is not PyTorchProfiler:  # its schedule leaves the first steps out
         assert all(action in report for action in actions)
     assert "[CSX].execute" in report
     if profiler is SimpleProfiler:
