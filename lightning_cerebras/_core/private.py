@@ -87,7 +87,12 @@ def refuse_own_fetching(step: str, arguments: Iterable[Any]) -> None:
         ValueError: one of them is the iterator of a dataloader.
     """
     if any(type(argument).__name__ == "_DataFetcherWrapper" for argument in arguments):
-        raise ValueError(
-            f"{step} takes dataloader_iter. With accelerator='csx' the Python of a step runs once, so it cannot fetch "
-            "the batches. Take batch and batch_idx instead."
-        )
+        raise own_fetching(step)
+
+
+def own_fetching(step: str) -> ValueError:
+    """The error to raise for a step that takes `dataloader_iter`."""
+    return ValueError(
+        f"{step} takes dataloader_iter. With accelerator='csx' the Python of a step runs once, so it cannot fetch "
+        "the batches. Take batch and batch_idx instead."
+    )

@@ -13,7 +13,7 @@ import torch
 from lightning_cerebras._core.counters import Counters
 from lightning_cerebras._core.logs import taped
 from lightning_cerebras._core.metrics import HostMetrics
-from lightning_cerebras._core.private import TRACED_HOOKS, is_of_lightning
+from lightning_cerebras._core.private import TRACED_HOOKS, is_of_lightning, own_fetching
 
 
 class StepContext:
@@ -30,10 +30,7 @@ class StepContext:
         self._metrics.settle()
         self._hooks = _traced_hooks(trainer, module)
         if "dataloader_iter" in inspect.signature(module.training_step).parameters:
-            raise ValueError(
-                f"{type(module).__name__}.training_step takes dataloader_iter. With accelerator='csx' the Python of a "
-                "step runs once, so it cannot fetch the batches. Take batch and batch_idx instead."
-            )
+            raise own_fetching(f"{type(module).__name__}.training_step")
 
     def close(self) -> None:
         """The run is over."""

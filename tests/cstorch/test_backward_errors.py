@@ -25,10 +25,7 @@ class Raises(torch.autograd.Function):
             raise KeyError("mine")  # USER
         return grad * 2
 
-class Interrupted(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        return x * 2
+class Interrupted(Raises):
     @staticmethod
     def backward(ctx, grad):
         if broken:

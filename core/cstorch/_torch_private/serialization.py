@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 
+from cstorch._torch_private.device import rebuild_parameter
+
 __all__ = [
     "is_typed_storage",
     "rebuild_parameter",
@@ -22,9 +24,6 @@ rebuild_tensor: Any = torch._utils._rebuild_tensor_v2
 
 rebuild_tensor_of_dtype: Any = torch._utils._rebuild_tensor_v3
 """The same for dtypes without a storage class, and for several dtypes over one storage: with the dtype at the end."""
-
-rebuild_parameter: Any = torch._utils._rebuild_parameter
-"""Data, requires_grad and hooks become a parameter."""
 
 _CLASSES: dict[torch.dtype, str] = torch.storage._dtype_to_storage_type_map()
 

@@ -84,9 +84,9 @@ def opened_checkpoint(checkpoint_file: Any) -> OpenedCheckpoint:
 
 def load_opened(opened: OpenedCheckpoint, map_location: Any, weights_only: bool = True) -> Any:
     """The state dict of an open file of `cstorch.save`."""
-    is_lazy = map_location is None or (isinstance(map_location, str) and map_location == "cache")
+    is_lazy = map_location is None or _is_cache(map_location)
     keep = map_location is not None
-    to_csx = isinstance(map_location, (str, torch.device)) and str(map_location).startswith(CSX.type)
+    to_csx = _is_csx(map_location)
     place = None if is_lazy or to_csx else _place(map_location)
     tensors = Tensors(opened, opened.map if is_lazy else opened.read, keep, to_csx, place)
     unpickled = _Unpickled(opened, weights_only, is_lazy)
@@ -103,8 +103,7 @@ def _load_keyed(load: Callable[[Any], Any], read: Callable[[str], torch.Tensor],
     """What `load` makes when it is given what makes a tensor of a key; `read` reads one from the file."""
     if map_location is None:
         return load(lambda key: Unread(read, key))
-    is_cache = isinstance(map_location, str) and map_location == "cache"
-    to_csx = isinstance(map_location, (str, torch.device)) and str(map_location).startswith(CSX.type)
+    is_cache, to_csx = _is_cache(map_location), _is_csx(map_location)
     place = None if is_cache or to_csx else _place(map_location)
 
     @functools.cache  # linked keys are one tensor
@@ -160,6 +159,14 @@ def _raise(error: Exception) -> Any:
     raise error
 
 
+def _is_cache(map_location: Any) -> bool:
+    return isinstance(map_location, str) and map_location == "cache"
+
+
+def _is_csx(map_location: Any) -> bool:
+    return isinstance(map_location, (str, torch.device)) and str(map_location).startswith(CSX.type)
+
+
 def _place(map_location: Any) -> Place | None:
     """Where storages go, for the `map_location` of `torch.load`; None for the cpu, where they are."""
     if isinstance(map_location, Mapping):
@@ -210,9 +217,8 @@ def _opened(checkpoint_file: Any) -> Iterator[tuple[int, str, bool]]:
 
 
 def _load_torch(file: int, name: str, is_path: bool, map_location: Any, kwargs: dict[str, Any]) -> Any:
-    to_csx = isinstance(map_location, (str, torch.device)) and str(map_location).startswith(CSX.type)
-    is_lazy = map_location is None or (isinstance(map_location, str) and map_location == "cache")
-    if to_csx or is_lazy:
+    to_csx = _is_csx(map_location)
+    if to_csx or map_location is None or _is_cache(map_location):
         map_location = "cpu"
         if os.pread(file, 4, 0) == b"PK\3\4":
             kwargs.setdefault("mmap", True)

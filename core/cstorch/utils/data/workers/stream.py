@@ -38,8 +38,8 @@ class WorkerStream:
         self._control, control = _processes.Pipe()
         lifeline, self._lifeline = _processes.Pipe(duplex=False)
         self.rank, self._timeout = task.streamer.rank, timeout
-        # Not daemonic: the user's loader may start processes of its own.
         ends = (filled, freed, control, lifeline)
+        # Not daemonic: the user's loader may start processes of its own.
         self._process = _processes.Process(
             target=main, args=(task, *ends), name=f"cstorch-worker-{self.rank}", daemon=False
         )
