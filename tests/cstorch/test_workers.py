@@ -197,6 +197,17 @@ def test_a_run_in_two_parts_yields_the_same(workers, input_fn):
     assert first[:count] + second == whole
 
 
+def test_a_run_after_one_that_went_on_begins_anew(two_workers):
+    loader = cstorch.utils.data.DataLoader(fn.restartable)
+    orders = []
+    for state in (None, stream(fn.restartable, 3, 3, None)[1][-1], None):
+        if state is not None:
+            loader.load_state_dict(state)
+        orders.append([float(b) for b in cstorch.utils.data.DataExecutor(loader, num_steps=4)])
+    assert orders[0] == orders[2] != orders[1]
+    assert loader.state_dict()["__cstorch_steps__"] == 4
+
+
 def test_the_number_of_workers_may_change_where_the_loader_can_do_it():
     def part(workers, steps, state):
         config = cstorch.distributed.ClusterConfig(num_workers_per_csx=workers)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -103,6 +104,7 @@ class DataLoader:
         """
         self._run, self._final = run, None
         (state, strict), self._resume = self._resume, (None, True)
+        self._before = 0
         if state is not None:
             state = dict(state)
             self._before = state.pop(_STEPS, 0)
@@ -120,10 +122,9 @@ class DataLoader:
         if pool is None:
             return
         try:
-            if self._run.on_final_iteration and pool.streams[0].ready.restartable:
-                self._final = pool.state(self._run.iteration)
-        except DataError:
-            self._final = None  # a worker is gone, which is what the loop ends with
+            with contextlib.suppress(DataError):  # a worker is gone, which is what the loop ends with
+                if self._run.on_final_iteration and pool.streams[0].ready.restartable:
+                    self._final = pool.state(self._run.iteration)
         finally:
             pool.close()
 
