@@ -20,6 +20,7 @@ from cstorch.storage import load, save
 from cstorch.tracing.closures import checkpoint_closure, step_closure
 
 if TYPE_CHECKING:
+    from cstorch import plugins
     from cstorch.tracing.step import trace
 
 __version__ = "0.1.0"
@@ -41,6 +42,7 @@ __all__ = [
     "load",
     "ones",
     "ones_like",
+    "plugins",
     "save",
     "step_closure",
     "storage",
@@ -58,4 +60,6 @@ def __getattr__(name: str) -> Any:
         value = importlib.import_module("cstorch.tracing.step").trace
         globals()["trace"] = value
         return value
+    if name == "plugins":  # needed by few programs
+        return importlib.import_module(f"cstorch.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -45,6 +45,12 @@ def _gpu(*args: Any, **kwargs: Any) -> Backend:
     )
 
 
+def _from_plugin(name: str) -> Callable[..., Backend]:
+    from cstorch import plugins  # loaded on first use
+
+    return plugins.backend_factory(name)
+
+
 _KINDS: dict[str, Callable[..., Backend]] = {"CSX": _csx, "CPU": _cpu, "GPU": _gpu}
 
 
@@ -52,7 +58,8 @@ def backend(backend_type: str | None = None, *args: Any, **kwargs: Any) -> Backe
     """Instantiate a backend, or return the current one (`cerebras.pytorch.backend`).
 
     Args:
-        backend_type: "CSX", "CPU" or "GPU", in any case; None for the backend that exists.
+        backend_type: "CSX", "CPU", "GPU" or the name of a backend that a plugin registers, in any case; None for the
+            backend that exists.
         *args: Passed to the backend.
         **kwargs: Passed to the backend: see CsxBackend and CpuBackend.
 
@@ -63,6 +70,7 @@ def backend(backend_type: str | None = None, *args: Any, **kwargs: Any) -> Backe
         TypeError: the type is not a string, or arguments were given without one.
         ValueError: unknown type.
         BackendError: no type was given and there is no backend; or a backend of another type exists.
+        PluginError: the plugin that registered the backend could not make it.
     """
     if backend_type is None:
         if args or kwargs:
@@ -74,15 +82,15 @@ def backend(backend_type: str | None = None, *args: Any, **kwargs: Any) -> Backe
     if not isinstance(backend_type, str):
         raise TypeError(f'backend_type is a {type(backend_type).__name__}, expected a string: "CSX", "CPU" or "GPU".')
     name = backend_type.upper()
-    if name not in _KINDS:
-        raise ValueError(f"backend_type is {backend_type!r}, expected one of {', '.join(_KINDS)}.")
+    make = _KINDS.get(name) or _from_plugin(backend_type)
     existing = context.backend
-    if existing is not None and existing.backend_type.name != name:
+    if existing is not None and existing.name != name:
         raise BackendError(
             "Cannot instantiate multiple backends. A backend with type "
-            f"{existing.backend_type.name} has already been instantiated. End it with backend.close() first."
+            f"{existing.name} has already been instantiated. End it with backend.close() first."
         )
-    made = _KINDS[name](*args, **kwargs)
+    made = make(*args, **kwargs)
+    made.name = name
     context.backend = made
     return made
 

@@ -5,6 +5,7 @@ CstorchError
  ├── CheckpointError         (RuntimeError)  a checkpoint that cannot be written, is damaged or of an unknown kind
  │    └── CheckpointNotFoundError  (FileNotFoundError)  a checkpoint that does not exist
  ├── CheckpointContentError  (TypeError)     an object that a checkpoint has no safe form for
+ ├── PluginError             (RuntimeError)  a plugin that is broken, asked for by name or registered by the program
  ├── DataError               (RuntimeError)  a dataloader that yields nothing, or not what was traced
  └── TraceError              (RuntimeError)  a step that cannot become a program
       ├── ValueReadError                     reading a tensor whose value is not there yet
@@ -36,6 +37,10 @@ class CheckpointNotFoundError(CheckpointError, FileNotFoundError):
 
 class CheckpointContentError(CstorchError, TypeError):
     """An object cannot be saved in a form that is safe to load."""
+
+
+class PluginError(CstorchError, RuntimeError):
+    """A plugin that the program asked for cannot be used."""
 
 
 class DataError(CstorchError, RuntimeError):

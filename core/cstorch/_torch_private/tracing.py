@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch import fx
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -31,6 +32,7 @@ __all__ = [
     "masks_as_given",
     "mutated_arguments",
     "outside_modes",
+    "propagate",
     "raw_optimizer_step",
 ]
 
@@ -67,6 +69,23 @@ def fake_of(mode: Any, tensor: torch.Tensor) -> torch.Tensor:
         return FakeTensor(mode, tensor, torch.device("cpu"))
     fake: torch.Tensor = mode.from_tensor(tensor)
     return fake
+
+
+def propagate(graph: fx.GraphModule) -> None:
+    """Run `graph` on fake tensors like the `meta["val"]` of its placeholders, and set that of all other nodes."""
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+
+    class Propagate(fx.Interpreter):
+        def run_node(self, n: fx.Node) -> Any:
+            value = super().run_node(n)
+            if n.op not in ("placeholder", "output"):
+                n.meta["val"] = value
+            return value
+
+    with mode, torch.no_grad():
+        like = [node.meta["val"] for node in graph.graph.find_nodes(op="placeholder")]
+        inputs = [torch.empty_strided(v.shape, v.stride(), dtype=v.dtype) for v in like]
+        Propagate(graph).run(*inputs)
 
 
 def mutated_arguments(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:

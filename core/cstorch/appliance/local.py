@@ -2,43 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
-from typing import Protocol
 
 import torch
 
-from cstorch.compiler.cache import cache_folder
+from cstorch.appliance.base import Appliance
 from cstorch.compiler.compile import compile_program
 from cstorch.tracing.program import Executable, Program
 
 
-class Appliance(Protocol):
-    """What runs programs."""
+class LocalAppliance(Appliance):
+    """Runs programs in this process: state is neither pushed nor fetched."""
 
-    def load(self, program: Program, example: list[torch.Tensor]) -> Executable:
-        """Compile `program` and make it ready; `example` has the shapes of its inputs."""
-        ...
-
-
-class LocalAppliance:
-    """Runs programs in this process.
-
-    Args:
-        compile_dir: Folder of the compile cache, or None for the default.
-    """
-
-    def __init__(self, compile_dir: str | os.PathLike[str] | None = None) -> None:
-        self._requested = compile_dir
-        self._folder: Path | None = None
-
-    @property
-    def compile_dir(self) -> Path:
-        """The folder of the compile cache, made when first asked for."""
-        if self._folder is None:
-            self._folder = cache_folder(self._requested)
-        return self._folder
-
-    def load(self, program: Program, example: list[torch.Tensor]) -> Executable:
+    def load(self, program: Program, example: list[torch.Tensor], compile_dir: Path) -> Executable:
         """Compile `program`, or load it from the cache."""
-        return compile_program(program, example, self.compile_dir)
+        return compile_program(program, example, compile_dir)

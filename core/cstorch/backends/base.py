@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import functools
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from cstorch.device import CSX, lazy
+from cstorch.backends import csx
+from cstorch.device import CSX, lazy, native_guard
+from cstorch.distributed.cluster_config import ClusterConfig
 from cstorch.tracing.context import context
 from cstorch.tracing.program import Executable, Program
 
@@ -58,17 +61,25 @@ class BackendDevice:
 class Backend:
     """Where programs run. Made by `cstorch.backend(...)`; one at a time in a process.
 
+    A backend of another distribution subclasses this, registers itself in the hook `cstorch_register_backends`, and
+    says with `backend_type` which kind it is of. CSX: tensors are on the device csx, a traced step is recorded once,
+    `load` makes its program ready and what `load` returned runs at each call. CPU or GPU: steps run as they are, and
+    `load` is never called. `cstorch.testing` checks either kind.
+
     Args:
+        torch_device: The device of tensors: `cstorch.device.CSX` for a backend that runs programs.
         artifact_dir: Folder for reports and profiles of runs; default `./cerebras_logs`.
+        compile_dir: Folder of the compile cache, for a backend that runs programs; default
+            `/opt/cerebras/cached_compile` where that can be written, otherwise the user's cache folder.
 
     Attributes:
         backend_type: A BackendType; its `.name` is "CSX", "CPU" or "GPU".
+        name: The name that `cstorch.backend` made it by, in capitals.
         is_csx, is_cpu, is_gpu: Which type that is.
         torch_device: The torch.device of tensors on this backend.
         device: A context manager for building models.
         modules: The modules that were given to `cstorch.compile`.
         is_tracing: Whether the body of a traced step is being recorded now.
-        retraces: Whether traced steps run their Python at every call, to check that it is still the same program.
         is_e2e_execution: Whether programs are executed; false for compile_only and validate_only.
         programs: How many programs have been loaded.
         profile: Called with "trace", "compile" or "execute", makes a context manager that surrounds that part of
@@ -77,10 +88,15 @@ class Backend:
 
     backend_type: BackendType
     cluster_config: Any = None
-    retraces = False
 
-    def __init__(self, torch_device: torch.device, artifact_dir: str | os.PathLike[str] | None = None) -> None:
+    def __init__(
+        self,
+        torch_device: torch.device,
+        artifact_dir: str | os.PathLike[str] | None = None,
+        compile_dir: str | os.PathLike[str] | None = None,
+    ) -> None:
         self.torch_device = torch_device
+        self.name = self.backend_type.name
         self.device = BackendDevice(torch_device)
         self.artifact_dir = artifact_dir if artifact_dir is not None else Path.cwd() / "cerebras_logs"
         self.is_csx = self.backend_type is BackendType.CSX
@@ -91,6 +107,22 @@ class Backend:
         self.programs = 0
         self.profile: Callable[[str], contextlib.AbstractContextManager[Any]] | None = None
         self.is_e2e_execution = True
+        self._compile_dir = compile_dir
+        if self.is_csx:
+            self.cluster_config = ClusterConfig()
+            native_guard.install(self.compile_dir)
+
+    @functools.cached_property
+    def compile_dir(self) -> Path:
+        """The folder of the compile cache, made when first asked for."""
+        from cstorch.compiler.cache import cache_folder  # the compiler is not imported before it is used
+
+        return cache_folder(self._compile_dir)
+
+    @property
+    def retraces(self) -> bool:
+        """Whether traced steps run their Python at every call: the flag `csx.debug.retrace_every_iteration`."""
+        return csx.debug.retrace_every_iteration  # type: ignore[no-any-return]
 
     @property
     def artifact_dir(self) -> Path:
@@ -102,8 +134,23 @@ class Backend:
         self._artifact_dir = Path(value)
 
     def load(self, program: Program, example: list[torch.Tensor]) -> Executable | None:
-        """Make a program ready to run; None when programs are not executed."""
-        raise NotImplementedError(f"the {self.backend_type.name} backend runs steps as they are")
+        """Make a program ready to run. Called once for each program, after the graph passes of plugins.
+
+        Args:
+            program: A traced step: `program.graph` takes the tensors of `program.state` first.
+            example: Inputs with the shapes, strides and dtypes of the real ones; they must not be changed.
+
+        Returns:
+            What runs it: called with the list of inputs at each step, it changes the state among them in place and
+            returns one cpu tensor for each output. None when programs are not executed.
+        """
+        raise NotImplementedError(f"the {self.name} backend runs steps as they are")
+
+    def make_executable(self, program: Program, example: list[torch.Tensor]) -> Executable | None:
+        """What a traced step calls for each new program: the graph passes of plugins, then `load`."""
+        from cstorch.compiler.plugin_passes import transform
+
+        return self.load(transform(program, example, self), example)
 
     def to_cpu(self, tensor: torch.Tensor) -> torch.Tensor:
         """The contents of `tensor` as a cpu tensor of its own."""
@@ -124,4 +171,4 @@ class Backend:
         self.close()
 
     def __repr__(self) -> str:
-        return f"<{self.backend_type.name} backend on {self.torch_device}>"
+        return f"<{self.name} backend on {self.torch_device}>"

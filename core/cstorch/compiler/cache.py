@@ -52,6 +52,7 @@ def program_key(program: Program, example: list[torch.Tensor]) -> str:
         torch.get_num_threads(),
         sorted(options_now().items()),
         program.graph.code,
+        program.passes,
         [(tuple(t.shape), t.stride(), str(t.dtype)) for t in example],
     ]
     digest = hashlib.sha256(json.dumps(parts, default=str).encode())

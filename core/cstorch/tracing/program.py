@@ -81,6 +81,7 @@ class Program:
         result: What the step returned; ScalarSlots where host scalars were.
         dynamic_result: Whether `result` holds scalar slots.
         name: The step function's name.
+        passes: What tells the graph passes of plugins that `graph` has been through from others.
     """
 
     graph: fx.GraphModule
@@ -99,6 +100,7 @@ class Program:
     result: Any
     dynamic_result: bool
     name: str
+    passes: tuple[str, ...] = ()
 
     def matches(self, numbers: list[Number]) -> bool:
         """Whether the program is right for a call now."""

@@ -246,7 +246,7 @@ class TracedStep:
             program = self._trace(backend, args, kwargs, leaves, numbers)
             example = BoundProgram(program, None).inputs(leaves, numbers)
         with no_autocast(), profile("compile"):  # its casts are in the graph
-            executable = backend.load(program, example)
+            executable = backend.make_executable(program, example)
         if executable is not None and any_autocast():
             executable = _outside_autocast(executable)
         bound = BoundProgram(program, executable)

@@ -91,24 +91,35 @@ class RateTracker(Activity):
         }
 
 
+def _class_of(activity: Any) -> Any:
+    if not isinstance(activity, str):
+        return activity
+    from cstorch import plugins  # loaded on first use
+
+    return plugins.activity(activity)
+
+
 class Profiler:
     """The activities of one run, each an attribute by its name.
 
     Args:
-        activities: Activity classes beside the rate tracker. None: the rate tracker alone; an empty list: none.
+        activities: Activity classes, or names of those that plugins register, beside the rate tracker. None: the
+            rate tracker alone; an empty list: none.
 
     Raises:
-        TypeError: something that is not an Activity class.
-        ValueError: two activities of one name.
+        TypeError: something that is neither.
+        ValueError: a name that no plugin registers, or two activities of one name.
     """
 
     def __init__(self, activities: list[Any] | None = None) -> None:
         self._activities: dict[str, Activity] = {}
         if activities is None or activities:
             self._activities[RateTracker.name()] = RateTracker()
-        for kind in activities or ():
+        for kind in map(_class_of, activities or ()):
             if not (isinstance(kind, type) and issubclass(kind, Activity)):
-                raise TypeError(f"profiler_activities holds {kind!r}, expected subclasses of Activity.")
+                raise TypeError(
+                    f"profiler_activities holds {kind!r}, expected subclasses of Activity or names of registered ones."
+                )
             if kind.name() in self._activities:
                 raise ValueError(f"two profiler activities have the name {kind.name()!r}.")
             self._activities[kind.name()] = kind()
