@@ -5,7 +5,11 @@ import collections
 import datetime
 import enum
 import pathlib
+import runpy
+import shutil
+import subprocess
 import zipfile
+from pathlib import Path
 
 import cstorch
 import h5py
@@ -250,10 +254,44 @@ def test_a_module_and_its_optimizer_go_on_from_a_checkpoint(tmp_path, location):
 
 
 def test_zipfile_lists_it(tmp_path):
-    cstorch.save({"a": torch.ones(3)}, tmp_path / "a.ckpt")
+    state = {"a": torch.ones(3), "b": torch.arange(1 << 19)}
+    cstorch.save(state, tmp_path / "a.ckpt")
     with zipfile.ZipFile(tmp_path / "a.ckpt") as file:
-        assert {"archive/data.pkl", "archive/data/0", "archive/version"} <= set(file.namelist())
+        sizes = {info.filename: info.file_size for info in file.infolist()}
+        assert (sizes["archive/data/0"], sizes["archive/data/1"]) == (12, 4 << 20)
+        assert {"archive/data.pkl", "archive/version", "archive/byteorder"} <= set(sizes)
         file.read("archive/data.pkl")
+
+
+@pytest.mark.skipif(shutil.which("h5dump") is None, reason="needs h5dump, of the HDF5 tools")
+def test_h5dump_prints_it(tmp_path):
+    state = {"a": {"b": torch.arange(6.0).view(2, 3)}, "flag": torch.tensor([True, False]), "n": torch.tensor(-7)}
+    state["half"] = torch.tensor([0.5, -2.0], dtype=torch.bfloat16)
+    state["zeros"] = torch.zeros(1).expand(2, 2)
+    state["z"] = torch.tensor(1 + 2j)
+    state["large"] = torch.arange(1 << 19)
+    cstorch.save(state, tmp_path / "a.ckpt")
+
+    def h5dump(*arguments):
+        return subprocess.run(
+            ["h5dump", *arguments, tmp_path / "a.ckpt"], check=True, capture_output=True, text=True
+        ).stdout
+
+    listed = h5dump("-n")
+    for name in ("a.b", "flag", "n", "half", "zeros", "z", "large", "__cstorch__.tree"):
+        assert f"dataset    /{name}\n" in listed
+    whole = " ".join(h5dump("-y", "-w", "200", "-d", "/a.b", "-d", "/flag", "-d", "/n", "-d", "/half").split())
+    for text in ("0, 1, 2, 3, 4, 5", "TRUE, FALSE", "-7", "0.5, -2"):
+        assert text in whole
+    assert " ".join(h5dump("-y", "-w", "200", "-d", "/zeros").split()).count("0, 0, 0, 0") == 1
+    assert "H5T_STD_I64LE" in h5dump("-H")
+
+
+def test_a_reader_that_lacks_cstorch_reads_it(tmp_path, capsys):
+    script = runpy.run_path(str(Path(__file__).parents[1] / "conformance" / "checkpoint_readers.py"))
+    script["write"](tmp_path, 40, 3, script["known"]())
+    script["read"](tmp_path)
+    assert int(capsys.readouterr().out.rpartition(": ")[2].split()[0]) > 100
 
 
 def test_numpy_arrays_of_the_other_byte_order_come_back(tmp_path):
