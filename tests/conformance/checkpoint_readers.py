@@ -4,8 +4,8 @@
 
 INTERPRETER is the python of a virtual environment with old releases: the oldest that Python 3.11 takes are torch
 1.13.0 (from PyPI it needs the CUDA libraries, 3.3 GB) with numpy below 2, and h5py 3.8.0. The state dicts hold
-tensors of all dtypes that this torch knows, transposed, sliced, expanded and tied. `torch.load(weights_only=True)`, with
-mmap=True where it has that, and h5py alone each read every tensor, which is compared byte by byte.
+tensors of all dtypes that this torch knows, transposed, sliced, expanded and tied. `torch.load(weights_only=True)`,
+with mmap=True where it has that, and h5py alone each read every tensor, which is compared byte by byte.
 """
 
 import argparse
@@ -21,10 +21,27 @@ from pathlib import Path
 
 import torch
 
-DTYPES = (
-    "float64 float32 float16 bfloat16 int64 int32 int16 int8 uint8 bool complex128 complex64 uint64 uint32 uint16 "
-    "float8_e5m2 float8_e4m3fn float8_e5m2fnuz float8_e4m3fnuz"
-).split()
+DTYPES = [
+    "float64",
+    "float32",
+    "float16",
+    "bfloat16",
+    "int64",
+    "int32",
+    "int16",
+    "int8",
+    "uint8",
+    "bool",
+    "complex128",
+    "complex64",
+    "uint64",
+    "uint32",
+    "uint16",
+    "float8_e5m2",
+    "float8_e4m3fn",
+    "float8_e5m2fnuz",
+    "float8_e4m3fnuz",
+]
 CONVERTED = ("bfloat16", "float8_e5m2")  # h5py shows their values as those of a dtype that numpy has
 
 
@@ -83,7 +100,8 @@ def read(folder):
                 elif array.dtype.kind == "f":
                     assert array.astype("float64").tobytes().hex() == values, (path, name, array)
                 count += 1
-    print(f"torch {torch.__version__}, h5py {h5py.__version__} (HDF5 {h5py.version.hdf5_version}): {count} tensors right")
+    version = h5py.version.hdf5_version
+    print(f"torch {torch.__version__}, h5py {h5py.__version__} (HDF5 {version}): {count} tensors right")
 
 
 def tensor(rng, dtypes):

@@ -1,4 +1,4 @@
-"""Places that take no file, or no more of it, and a save that is interrupted: what was there stays, and nothing else."""
+"""Places that take no file, or no more of it, and saves that are interrupted: what was there stays, and alone."""
 
 import contextlib
 import errno
