@@ -20,7 +20,7 @@ from cstorch.storage import load, save
 from cstorch.tracing.closures import checkpoint_closure, step_closure
 
 if TYPE_CHECKING:
-    from cstorch import plugins
+    from cstorch import plugins, testing
     from cstorch.tracing.step import trace
 
 __version__ = "0.1.0"
@@ -46,6 +46,7 @@ __all__ = [
     "save",
     "step_closure",
     "storage",
+    "testing",
     "to_numpy",
     "trace",
     "use_cs",
@@ -60,6 +61,6 @@ def __getattr__(name: str) -> Any:
         value = importlib.import_module("cstorch.tracing.step").trace
         globals()["trace"] = value
         return value
-    if name == "plugins":  # needed by few programs
+    if name in ("plugins", "testing"):  # needed by few programs
         return importlib.import_module(f"cstorch.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
