@@ -272,6 +272,16 @@ class Operation:
             return None
         return 0 if self.func is aten.zero_.default else self.flat[1]
 
+    def draws_into(self, meta: torch.Tensor) -> bool:
+        """Whether the one tensor of the call is the view that `meta` is."""
+        views = [v for v in self.flat if type(v) is _View]
+        return len(views) == 1 and views[0].dtype == meta.dtype and views[0].geometry == _geometry(meta)
+
+    def draw(self, piece: torch.Tensor, generator: torch.Generator) -> None:
+        """Make the call, a random draw, on `piece` in place of its tensor."""
+        args, kwargs = pytree.tree_unflatten([piece if type(v) is _View else v for v in self.flat], self.spec)
+        self.func(*args, **{**kwargs, "generator": generator})
+
     def _fill(self) -> bool:
         """One value over the whole of a memory that is not there yet: no need to have it."""
         value = self.constant()

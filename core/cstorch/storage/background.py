@@ -85,7 +85,8 @@ class _Staging:
     def take(self, plan: Plan) -> None:
         """Copy the contents of all blocks, so that `plan` writes what they are now."""
         offsets, size = [], 0
-        for block in plan.blocks:
+        blocks = [block for block in plan.blocks if block.source is None]
+        for block in blocks:
             offsets.append(size)
             size += -(-block.nbytes // 64) * 64
         memory = self._memory
@@ -93,10 +94,12 @@ class _Staging:
             pages = mmap.mmap(-1, max(size, _LEAST), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
             memory = self._memory = torch.frombuffer(pages, dtype=torch.uint8)
         target = memoryview(memory.numpy())  # type: ignore[arg-type]
-        for block, at in zip(plan.blocks, offsets, strict=True):
-            with block.open() as data:
-                target[at : at + block.nbytes] = data
-            block.owner, block.start = memory, at
+        for block, start in zip(blocks, offsets, strict=True):
+            at = start
+            for piece in block.pieces():
+                target[at : at + len(piece)] = piece
+                at += len(piece)
+            block.owner, block.start = memory, start
 
 
 _staging = _Staging()

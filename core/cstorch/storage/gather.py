@@ -18,12 +18,15 @@ import torch
 
 from cstorch._torch_private.serialization import storage_id
 from cstorch.device import CsxTensor, to_host
+from cstorch.device.drawn import drawn
 from cstorch.errors import CheckpointContentError
 from cstorch.storage.dtypes import NUMBERS
 from cstorch.storage.hdf5 import MAX_RANK
+from cstorch.storage.source import Source
 from cstorch.storage.tree import Path, dotted
 
 _BASE = 16  # blocks of several views begin at a multiple of the largest element's size
+_PIECE = 1 << 22  # of what is drawn while it is written
 SMALL = 1 << 16
 """Up to so many bytes are copied rather than written from where they are."""
 
@@ -37,12 +40,26 @@ class Block:
         start: Where they begin in the owner's storage; None to take the owner's elements in order.
         nbytes: How many.
         dtype: Of the tensors that view them; None when they differ.
+        source: Where the bytes are in another file, to be copied from there.
     """
 
     owner: torch.Tensor
     start: int | None
     nbytes: int
     dtype: torch.dtype | None
+    source: Source | None = None
+
+    def pieces(self) -> Iterator[Any]:
+        """The bytes in order, as buffers on the host, each valid until the next; large initialisers are drawn."""
+        owner = self.owner
+        if isinstance(owner, CsxTensor) and owner.is_pending and owner._pending is not None and self.start == 0:
+            parts = drawn(owner._pending, _PIECE) if owner._pending.memory.key.nbytes() == self.nbytes else None
+            if parts is not None:
+                for part in parts:
+                    yield memoryview(part.view(torch.uint8).numpy())  # type: ignore[arg-type]
+                return
+        with self.open() as data:
+            yield data
 
     def small(self) -> bytes:
         """The bytes, copied; for few."""
@@ -113,13 +130,17 @@ class Entry:
 class Gathering:
     """The tensors of a state dict, and the blocks that they are views of.
 
+    Args:
+        sources: Of storages, by their identity, that are unread bytes of other files.
+
     Attributes:
         entries: In the order of their numbers. Complete after `arrange`.
         blocks: In the order of the file.
         aliases: Names of further places of a tensor, with its number: datasets of HDF5 alone.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, sources: dict[int, Source]) -> None:
+        self._sources = sources
         self.entries: list[Entry] = []
         self.blocks: list[Block] = []
         self._numbers: dict[int, int] = {}
@@ -214,6 +235,14 @@ class Gathering:
                 if block is not None:
                     seen.setdefault(id(block), block)
         self.blocks = list(seen.values())
+        for block in self.blocks if self._sources else ():
+            source = self._sources.get(storage_id(block.owner))
+            if source is None:
+                continue
+            if block.start == 0 and block.nbytes == source.size:
+                block.source = source
+            else:
+                source.check()
 
     def _alone(self, name: bytes, tensor: torch.Tensor, like: torch.Tensor, span: tuple[int, int]) -> Entry:
         nbytes = like.numel() * like.dtype.itemsize

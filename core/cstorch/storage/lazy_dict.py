@@ -150,7 +150,16 @@ class _Settler:
         made: torch.Tensor = reader(unread.number)
         return made
 
+    def sources(self) -> dict[int, Any]:
+        """Of the storages that are unread bytes of a file, by their identity: where they are."""
+        found: dict[int, Any] = {}
+        for reader in self._readers.values():
+            found |= getattr(reader, "sources", dict)()
+        return found
 
-def settled(value: Any) -> Any:
-    """`value` with plain dicts for the lazy ones in its dicts, lists and tuples, to be saved."""
-    return _Settler()(value)
+
+def settled(value: Any) -> tuple[Any, dict[int, Any]]:
+    """`value` with plain dicts for the lazy ones in its dicts, lists and tuples, to be saved; and what is unread."""
+    settler = _Settler()
+    plain = settler(value)
+    return plain, settler.sources()

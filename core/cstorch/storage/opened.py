@@ -19,6 +19,7 @@ from cstorch.errors import CheckpointError
 from cstorch.storage.dtypes import DTYPES
 from cstorch.storage.hdf5 import USER_BLOCK
 from cstorch.storage.index import DamagedError, Index, Locator, digest
+from cstorch.storage.source import Source
 
 SMALLEST_MAPPED = 1 << 18
 """Fewer bytes than this are read rather than mapped: mapping costs more, and a process may have 65,530 mappings."""
@@ -122,6 +123,12 @@ class OpenedCheckpoint:
 
     def map(self, block: int) -> torch.Tensor:
         """The bytes of a block: pages of the file, copied when they are written to; few bytes are read."""
+        made = self.map_unread(block)
+        self._check(block, made.numpy())
+        return made
+
+    def map_unread(self, block: int) -> torch.Tensor:
+        """The same, not compared with the checksum unless they are few."""
         at, size, _ = self.index.blocks[block].tolist()
         if size < SMALLEST_MAPPED:
             return self.read(block)
@@ -132,9 +139,18 @@ class OpenedCheckpoint:
             raise self.damaged(str(error)) from None
         except OSError:  # no more mappings
             return self.read(block)
-        made = torch.frombuffer(memory, dtype=torch.uint8, count=size, offset=start)
-        self._check(block, made.numpy())
-        return made
+        return torch.frombuffer(memory, dtype=torch.uint8, count=size, offset=start)
+
+    def source(self, block: int) -> Source:
+        """Where a block is, to copy it to another file."""
+        at, size, expected = self.index.blocks[block].tolist()
+        return Source(self.file, at, size, expected, lambda: self._assert_right(block), self)
+
+    def _assert_right(self, block: int) -> None:
+        if self._checks and not self._checked[block]:
+            if not self.is_right(block):
+                raise self._damaged_block(block)
+            self._checked[block] = 1
 
     def is_right(self, block: int) -> bool:
         """Whether a block is what was written, whatever was found before."""
@@ -147,8 +163,11 @@ class OpenedCheckpoint:
     def _check(self, block: int, data: Any) -> None:
         if self._checks and not self._checked[block]:
             if digest(data) != self.index.blocks[block, 2]:
-                raise self.damaged(f"{self.owners(block)} was damaged after it was written")
+                raise self._damaged_block(block)
             self._checked[block] = 1
+
+    def _damaged_block(self, block: int) -> CheckpointError:
+        return self.damaged(f"{self.owners(block)} was damaged after it was written")
 
     def owners(self, block: int) -> str:
         """The tensors that are views of a block, for an error."""

@@ -9,7 +9,8 @@ import torch
 
 from cstorch.device import CSX, CsxTensor, lazy
 from cstorch.device.constant import constant
-from cstorch.storage.opened import OpenedCheckpoint
+from cstorch.storage.opened import SMALLEST_MAPPED, OpenedCheckpoint
+from cstorch.storage.source import Source
 
 Place = Callable[[torch.UntypedStorage], torch.UntypedStorage]
 """Takes a storage on the cpu to where it is wanted."""
@@ -40,6 +41,7 @@ class Tensors:
         self.opened, self._memory, self._keep, self._to_csx, self._place = opened, memory, keep, to_csx, place
         self._known: dict[Any, torch.Tensor] = {}
         self._blocks: dict[int, torch.UntypedStorage] = {}
+        self._read: frozenset[int] = frozenset()
 
     def __call__(self, number: int) -> torch.Tensor:
         """The tensor."""
@@ -51,19 +53,34 @@ class Tensors:
         return known
 
     def keeping(self) -> Tensors:
-        """Gives the same tensors to save them again, and keeps them."""
-        return Tensors(self.opened, self._memory, True, expand=True)
+        """Gives the same tensors to save them again: those that were kept, and the others unread."""
+        memory = self.opened.map_unread if self._memory == self.opened.map else self._memory
+        made = Tensors(self.opened, memory, True, expand=True)
+        made._known.update(self._known)
+        made._blocks.update(self._blocks)
+        made._read = frozenset(self._blocks)
+        return made
+
+    def sources(self) -> dict[int, Source]:
+        """Where the bytes of the mapped storages are that nobody was given: by the identity of the storage."""
+        return {
+            storage._cdata: self.opened.source(block)
+            for block, storage in self._blocks.items()
+            if block not in self._read and self.opened.block_size(block) >= SMALLEST_MAPPED
+        }
 
     def _made(self, number: int) -> torch.Tensor:
         dtype, shape, stride, block, offset = self.opened.geometry(number)
+        key = ("constant", block, offset, dtype, tuple(shape))
+        known = self._known.get(key)
+        if known is not None:
+            return known.detach()
         if self._place is None and not self._expand and self.opened.is_constant(number):
-            key = ("constant", block, offset, dtype, tuple(shape))
-            known = self._known.get(key)
-            if known is None:
-                known = self._filled(shape, self._memory(block)[offset : offset + dtype.itemsize].view(dtype))
-                if self._keep:
-                    self._known[key] = known
-            return known.detach() if self._keep else known
+            known = self._filled(shape, self._memory(block)[offset : offset + dtype.itemsize].view(dtype))
+            if not self._keep:
+                return known
+            self._known[key] = known
+            return known.detach()
         storage = self._storage(block)
         made = torch.empty(0, dtype=dtype, device=storage.device)
         made.set_(storage, offset // dtype.itemsize, tuple(shape), tuple(stride))

@@ -22,12 +22,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from xxhash import xxh3_64
 
 from cstorch.storage.archive import SMALLEST_GAP, directory, local_header
 from cstorch.storage.collections_off import no_collections
 from cstorch.storage.data_pkl import data_pkl
 from cstorch.storage.dtypes import DATATYPES, NUMBERS
-from cstorch.storage.gather import SMALL, Entry, Gathering
+from cstorch.storage.gather import SMALL, Block, Entry, Gathering
 from cstorch.storage.hdf5 import USER_BLOCK, Dataset, Metadata
 from cstorch.storage.index import SECTIONS, Index, Locator, digest, padded
 from cstorch.storage.lazy_dict import settled
@@ -74,12 +75,12 @@ class Plan:
 
     def __init__(self, state: Any, pickle_objects: bool = False) -> None:
         self.pickled: list[str] = []
-        self.gathering = Gathering()
         with no_collections():
             self._make(state, pickle_objects)
 
     def _make(self, state: Any, pickle_objects: bool) -> None:
-        state = settled(state)
+        state, sources = settled(state)
+        self.gathering = Gathering(sources)
         encoder = Encoder(self.gathering.add, self._pickle if pickle_objects else None)
         tree = json.dumps(encoder.encode(state), separators=(",", ":"), allow_nan=False)
         self._tree = tree.encode()
@@ -194,13 +195,26 @@ class Plan:
                     _write_all(file, [b"".join(batch)], start)
                     start, size, batch = start + size, 0, []
             else:
-                with block.open() as buffer:
-                    hashes.append(digest(buffer))
-                    _write_all(file, [b"".join(batch), header, buffer], start)
+                batch.append(header)
+                hashes.append(self._write_large(file, block, b"".join(batch), start))
                 start, size, batch = start + size, 0, []
             if progress is not None:
                 progress(start)
         return hashes
+
+    def _write_large(self, file: int, block: Block, before: bytes, at: int) -> int:
+        """Write `before` and then a block; its checksum."""
+        if block.source is not None:
+            _write_all(file, [before], at)
+            block.source.copy(file, at + len(before))
+            return block.source.digest
+        found = xxh3_64()
+        for piece in block.pieces():
+            found.update(piece)
+            _write_all(file, [before, piece], at)
+            at += len(before) + len(piece)
+            before = b""
+        return found.intdigest()
 
 
 def _dataset(e: Entry) -> Dataset:
