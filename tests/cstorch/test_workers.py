@@ -197,6 +197,16 @@ def test_a_run_in_two_parts_yields_the_same(workers, input_fn):
     assert first[:count] + second == whole
 
 
+@pytest.mark.parametrize("location", [None, "cache", "cpu"])
+def test_the_state_of_a_loader_goes_through_a_checkpoint(two_workers, tmp_path, location):
+    first, (state,) = stream(fn.sampled, 6, 6, None)
+    cstorch.save({"dataloader": state, "step": 6}, tmp_path / "a.mdl")
+    found = cstorch.load(tmp_path / "a.mdl", location)
+    assert found["dataloader"] == state
+    assert torch.load(tmp_path / "a.mdl", weights_only=True)["dataloader"] == state
+    assert first + stream(fn.sampled, 9, None, found["dataloader"])[0] == stream(fn.sampled, 15, None, None)[0]
+
+
 def test_a_run_after_one_that_went_on_begins_anew(two_workers):
     loader = cstorch.utils.data.DataLoader(fn.restartable)
     orders = []

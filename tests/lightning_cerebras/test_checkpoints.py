@@ -2,6 +2,7 @@
 
 import warnings
 
+import cstorch
 import lightning as L
 import pytest
 import torch
@@ -117,6 +118,36 @@ def test_the_torch_format_is_lightning_s_own(tmp_path):
     assert files[0]["loops"] == files[1]["loops"]
     assert [(tmp_path / a / "step=4.ckpt").read_bytes()[:2] for a in ("csx", "cpu")] == [b"PK", b"PK"]
     assert {t.device.type for t in files[0]["state_dict"].values()} == {"cpu"}
+
+
+def same(a, b):
+    """Whether two states are equal, container by container; a lazy dict is a dict."""
+    if isinstance(a, torch.Tensor):
+        return a.dtype == b.dtype and torch.equal(a, b.cpu())
+    if isinstance(a, dict):
+        return isinstance(b, dict) and list(a) == list(b) and all(same(a[k], b[k]) for k in a)
+    if isinstance(a, (list, tuple)):
+        return type(a) is type(b) and len(a) == len(b) and all(map(same, a, b))
+    return type(a) is type(b) and a == b
+
+
+class NetOfParameters(Net):
+    def __init__(self, width=8, name="net", extra=None):
+        super().__init__()
+        self.save_hyperparameters()
+
+
+def test_the_whole_checkpoint_is_the_same_in_both_readers(tmp_path):
+    trainer, _ = fit("csx", tmp_path, NetOfParameters, steps=8)
+    path = tmp_path / "step=8.ckpt"
+    plain = torch.load(path, weights_only=True)
+    dumped = trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
+    assert set(plain) == set(dumped) >= {"loops", "callbacks", "optimizer_states", "lr_schedulers", "hyper_parameters"}
+    assert plain["loops"]["fit_loop"]["state_dict"]["combined_loader"] == [{"next": 2}]
+    assert dict(plain["hyper_parameters"]) == {"width": 8, "name": "net", "extra": None}
+    for location in (None, "cache", "cpu"):
+        assert same(plain, cstorch.load(path, location)), location
+    assert same(plain["optimizer_states"], cstorch.load(path, "csx")["optimizer_states"])
 
 
 def test_another_format_is_refused():
