@@ -56,7 +56,7 @@ def limit(tensors: Tensors, path: Path, allocate: bool = True) -> None:
 
 def ours(tensors: Tensors, path: Path) -> None:
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
-    Plan({"model": tensors}).write(file)
+    Plan({"model": tensors}).write(file, ahead=True)
     os.close(file)
 
 

@@ -154,3 +154,41 @@ def test_a_lazy_load_into_a_csx_module_holds_one_copy(csx, tmp_path, location):
     watcher.join()
     assert peak[0] - before < 1.2 * count * size * size * 4
     assert {name: float(value.cpu().sum()) for name, value in model.state_dict().items()} == want
+
+
+@pytest.mark.parametrize("pace", ["the thread is first", "the writer is first", "both", "one core"])
+def test_checksums_are_right_whoever_computes_them(tmp_path, monkeypatch, pace):
+    from cstorch.storage import checksums
+
+    if pace == "one core":
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
+    elif pace == "the writer is first":
+        monkeypatch.setattr(checksums.AheadChecksums, "_run", lambda *_: None)
+    elif pace == "the thread is first":
+
+        def late(self):
+            self._thread.start()
+            self._thread.join()
+            return self
+
+        monkeypatch.setattr(checksums.AheadChecksums, "__enter__", late)
+    state = {f"t{i}": torch.randn(MIB) for i in range(16)}
+    state |= {"transposed": torch.randn(500, 600).t(), "small": torch.ones(3), "view": state["t3"][100:]}
+    cstorch.save(state, tmp_path / "a.ckpt")
+    cstorch.storage.verify(tmp_path / "a.ckpt")
+    found = cstorch.load(tmp_path / "a.ckpt", "cpu")
+    assert all(torch.equal(found[name], value) for name, value in state.items())
+
+
+def test_an_error_in_the_checksum_thread_fails_the_save(tmp_path, monkeypatch):
+    from cstorch.storage import checksums
+
+    def fails(_):
+        raise MemoryError("no more")
+
+    cstorch.save({"a": 1}, tmp_path / "a.ckpt")
+    monkeypatch.setattr(checksums, "digest", fails)
+    monkeypatch.setattr(checksums.AheadChecksums, "leaves", lambda self, number: self._thread.join())
+    with pytest.raises(MemoryError, match="no more"):
+        cstorch.save({"a": torch.randn(16 * MIB)}, tmp_path / "a.ckpt")
+    assert cstorch.load(tmp_path / "a.ckpt") == {"a": 1}

@@ -49,9 +49,24 @@ class Block:
     dtype: torch.dtype | None
     source: Source | None = None
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether the bytes are in memory of the cpu, many, one after another."""
+        owner = self.owner
+        is_there = type(owner) is torch.Tensor and owner.device.type == "cpu"
+        return is_there and self.start is not None and self.source is None and self.nbytes > SMALL
+
+    def buffer(self) -> memoryview:
+        """The bytes of a plain block, as long as its owner lives."""
+        at = self.owner.untyped_storage().data_ptr() + (self.start or 0)
+        return memoryview((ctypes.c_char * self.nbytes).from_address(at)).cast("B")
+
     def pieces(self) -> Iterator[Any]:
         """The bytes in order, as buffers on the host, each valid until the next; large initialisers are drawn."""
         owner = self.owner
+        if self.is_plain:
+            yield self.buffer()
+            return
         if isinstance(owner, CsxTensor) and owner.is_pending and owner._pending is not None and self.start == 0:
             parts = drawn(owner._pending, _PIECE) if owner._pending.memory.key.nbytes() == self.nbytes else None
             if parts is not None:

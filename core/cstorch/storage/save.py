@@ -48,7 +48,7 @@ def save(
         return background.start(name, plan, lambda: atomic.replace(name, plan.write))
     background.wait_for_saves()
     with ByteProgress(f"saving {os.path.basename(checkpoint_file)}", plan.size) as progress:
-        atomic.replace(checkpoint_file, lambda file: plan.write(file, progress))
+        atomic.replace(checkpoint_file, lambda file: plan.write(file, progress, ahead=True))
     return None
 
 

@@ -25,6 +25,7 @@ import torch
 from xxhash import xxh3_64
 
 from cstorch.storage.archive import SMALLEST_GAP, directory, local_header
+from cstorch.storage.checksums import AheadChecksums
 from cstorch.storage.collections_off import no_collections
 from cstorch.storage.data_pkl import data_pkl
 from cstorch.storage.dtypes import DATATYPES, NUMBERS
@@ -143,15 +144,18 @@ class Plan:
         self._tail += directory(records, self.tail_at + len(self._tail))
         self.size = self.tail_at + len(self._tail)
 
-    def write(self, file: int, progress: Callable[[int], None] | None = None) -> None:
+    def write(self, file: int, progress: Callable[[int], None] | None = None, ahead: bool = False) -> None:
         """Write all of it to an empty file.
 
         Args:
             file: Its descriptor.
             progress: Called with how many bytes have been written so far.
+            ahead: Whether a second thread may compute checksums meanwhile.
         """
         _allocate(file, self.size)
-        hashes = self._write_blocks(file, progress)
+        buffers = {i: b.buffer() for i, b in enumerate(self.blocks) if b.is_plain} if ahead else {}
+        with AheadChecksums(buffers) as checksums:
+            hashes = self._write_blocks(file, checksums, progress)
         self._index.blocks[:, 0] = self.data_at
         self._index.blocks[:, 1] = [b.nbytes for b in self.blocks]
         self._index.blocks[:, 2] = hashes
@@ -178,7 +182,7 @@ class Plan:
             at += padded(len(section))
         return addresses
 
-    def _write_blocks(self, file: int, progress: Callable[[int], None] | None) -> list[int]:
+    def _write_blocks(self, file: int, checksums: AheadChecksums, progress: Callable[[int], None] | None) -> list[int]:
         """Write the blocks, each behind its header; their checksums."""
         hashes: list[int] = []
         batch: list[Any] = []
@@ -196,25 +200,30 @@ class Plan:
                     start, size, batch = start + size, 0, []
             else:
                 batch.append(header)
-                hashes.append(self._write_large(file, block, b"".join(batch), start))
+                is_left = checksums.leaves(i)
+                hashes.append(_write_large(file, block, b"".join(batch), start, is_left))
                 start, size, batch = start + size, 0, []
             if progress is not None:
                 progress(start)
+        for i, checksum in checksums.found().items():
+            hashes[i] = checksum
         return hashes
 
-    def _write_large(self, file: int, block: Block, before: bytes, at: int) -> int:
-        """Write `before` and then a block; its checksum."""
-        if block.source is not None:
-            _write_all(file, [before], at)
-            block.source.copy(file, at + len(before))
-            return block.source.digest
-        found = xxh3_64()
-        for piece in block.pieces():
+
+def _write_large(file: int, block: Block, before: bytes, at: int, is_hashed: bool) -> int:
+    """Write `before` and then a block; its checksum if `is_hashed`."""
+    if block.source is not None:
+        _write_all(file, [before], at)
+        block.source.copy(file, at + len(before))
+        return block.source.digest
+    found = xxh3_64()
+    for piece in block.pieces():
+        if is_hashed:
             found.update(piece)
-            _write_all(file, [before, piece], at)
-            at += len(before) + len(piece)
-            before = b""
-        return found.intdigest()
+        _write_all(file, [before, piece], at)
+        at += len(before) + len(piece)
+        before = b""
+    return found.intdigest()
 
 
 def _dataset(e: Entry) -> Dataset:
