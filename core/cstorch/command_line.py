@@ -16,7 +16,7 @@ from cstorch.errors import CheckpointContentError, CheckpointError
 from cstorch.storage.load import opened_checkpoint
 from cstorch.storage.reference_writer import write_reference
 from cstorch.storage.safetensors import write_safetensors
-from cstorch.storage.tree import Decoder
+from cstorch.storage.tree_decoder import Decoder
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 

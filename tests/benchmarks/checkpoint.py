@@ -54,9 +54,9 @@ def limit(tensors: Tensors, path: Path, allocate: bool = True) -> None:
     os.close(file)
 
 
-def ours(tensors: Tensors, path: Path) -> None:
+def ours(tensors: Tensors, path: Path, ahead: bool = True) -> None:
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
-    Plan({"model": tensors}).write(file, ahead=True)
+    Plan({"model": tensors}).write(file, ahead=ahead)
     os.close(file)
 
 
@@ -65,6 +65,7 @@ def savers(tensors: Tensors) -> dict[str, Callable[[Path], None]]:
         "limit: fallocate + write": lambda path: limit(tensors, path),
         "plain write": lambda path: limit(tensors, path, allocate=False),
         "cstorch.save": lambda path: ours(tensors, path),
+        "cstorch.save, one thread": lambda path: ours(tensors, path, ahead=False),
         "torch.save": lambda path: torch.save({"model": tensors}, path),
     }
     if safetensors is not None:

@@ -24,8 +24,9 @@ from cstorch._torch_private.serialization import (
 )
 from cstorch.device import CsxTensor, to_host
 from cstorch.errors import CheckpointContentError
+from cstorch.storage.block import Block
 from cstorch.storage.dtypes import NUMBERS
-from cstorch.storage.gather import Block, Entry, Gathering
+from cstorch.storage.gather import Entry, Gathering
 
 PROTOCOL = 2  # the one that torch.load(weights_only=True) reads
 

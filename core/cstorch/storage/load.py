@@ -22,7 +22,8 @@ from cstorch.storage.opened import OpenedCheckpoint
 from cstorch.storage.progress import ByteProgress
 from cstorch.storage.safetensors import SafetensorsFile, is_safetensors
 from cstorch.storage.tensors import Place, Tensors
-from cstorch.storage.tree import Decoder, Path
+from cstorch.storage.tree import Path
+from cstorch.storage.tree_decoder import Decoder
 from cstorch.tracing import nest
 
 

@@ -25,11 +25,12 @@ import torch
 from xxhash import xxh3_64
 
 from cstorch.storage.archive import SMALLEST_GAP, directory, local_header
+from cstorch.storage.block import SMALL, Block
 from cstorch.storage.checksums import AheadChecksums
 from cstorch.storage.collections_off import no_collections
 from cstorch.storage.data_pkl import data_pkl
 from cstorch.storage.dtypes import DATATYPES, NUMBERS
-from cstorch.storage.gather import SMALL, Block, Entry, Gathering
+from cstorch.storage.gather import Entry, Gathering
 from cstorch.storage.hdf5 import USER_BLOCK, Dataset, Metadata
 from cstorch.storage.index import SECTIONS, Index, Locator, digest, padded
 from cstorch.storage.lazy_dict import settled
