@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import time
 from collections import OrderedDict
 from typing import Any, NamedTuple
 
 import cstorch
+import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
@@ -122,3 +124,30 @@ def sampled(batch_size=2, samples=23):
     data = torch.arange(float(samples)).unsqueeze(1)
     sampler = cstorch.utils.data.DistributedSampler(data, seed=3, batch_size=batch_size)
     return DataLoader(data, batch_sampler=sampler)
+
+
+def shuffled(processes=0):
+    return DataLoader(Noisy(), batch_size=2, shuffle=True, num_workers=processes)
+
+
+def stateful(processes=0):
+    from torchdata.stateful_dataloader import StatefulDataLoader
+
+    return StatefulDataLoader(Noisy(), batch_size=2, shuffle=True, num_workers=processes)
+
+
+def sampled_evenly():
+    return sampled(samples=24)
+
+
+def sampled_noisy():
+    return DataLoader(Noisy(), batch_sampler=cstorch.utils.data.DistributedSampler(range(24), seed=3, batch_size=2))
+
+
+def drawn_when_called():
+    order = torch.randperm(7).tolist()
+    return (torch.tensor([i + random.random()]) + torch.rand(1) + np.random.rand() for i in order)
+
+
+def drawn_in_a_list():
+    return [torch.rand(1) for _ in range(5)]

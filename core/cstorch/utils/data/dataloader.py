@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
+import logging
+import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from cstorch.backends.csx import data
+import torch
+
 from cstorch.distributed.streaming import Streamer, streaming_as
 from cstorch.errors import DataError
 from cstorch.tracing.context import context
 from cstorch.utils.data.batch_size import infer_batch_size
-from cstorch.utils.data.epochs import epochs, make_loader
-from cstorch.utils.data.restartable import combine, is_restartable, restore, worker_state
+from cstorch.utils.data.epochs import Epochs
+from cstorch.utils.data.generators import generators_kept, set_generator_states
+from cstorch.utils.data.restartable import batches_to_skip, combine, unwrapped, worker_state
 from cstorch.utils.data.workers.messages import Run
 from cstorch.utils.data.workers.pool import WorkerPool
 
-_ids = itertools.count()
+logger = logging.getLogger("cstorch.data")
+
 _STEPS = "__cstorch_steps__"
+_RANDOM = "__cstorch_random__"
 
 
 class DataLoader:
@@ -26,7 +31,13 @@ class DataLoader:
 
     With one worker, the input function runs in this process. With `ClusterConfig(num_workers_per_csx=n)` each of n
     processes calls it, and step t takes its batch from worker t mod n; shard the data by
-    `cstorch.distributed.get_streaming_rank()`, unless all are to stream the same.
+    `cstorch.distributed.get_streaming_rank()`, unless all are to stream the same. Every worker draws random numbers of
+    its own, which follow `torch.manual_seed`; with one worker they are those of this process, as with a torch
+    DataLoader.
+
+    A run can go on where an earlier one stopped: see `state_dict`. A loader with `state_dict()` and
+    `load_state_dict()`, such as a torchdata StatefulDataLoader, is asked for its own state; any other goes on by
+    skipping what was streamed of its epoch.
 
     Args:
         input_fn: Returns a torch DataLoader or any iterable of nested tensors.
@@ -45,48 +56,38 @@ class DataLoader:
             )
         self.input_fn = input_fn
         self.args, self.kwargs = args, kwargs
-        self.id = next(_ids)
-        self._epochs: tuple[Callable[[], Iterator[Any]], Any] | None = None
+        self._epochs: Epochs | None = None
         self._pool: WorkerPool | None = None
         self._run: Any = None
         self._final: dict[str, Any] | None = None  # the state of workers that have ended
         self._resume: tuple[dict[str, Any] | None, bool] = None, True
         self._before = 0  # steps of the runs that this one goes on from
         self._seen_batch_size: int | None = None
+        self._runs = 0
 
     @property
     def dataloader(self) -> Any:
         """What `input_fn` returns in this process; it is called when first needed."""
-        return self._here()[1]
+        return unwrapped(self._here().loader)
 
     @property
     def batch_size(self) -> int | None:
         """The batch size, when the loader says it."""
         pool = self._workers()
-        known = pool.streams[0].ready.batch_size if pool else getattr(self.dataloader, "batch_size", None)
+        known = pool.streams[0].ready.batch_size if pool else getattr(self._here().loader, "batch_size", None)
         return known or self._seen_batch_size
-
-    @property
-    def is_restartable(self) -> bool:
-        """Whether the loader has a state to save and to continue from."""
-        pool = self._workers()
-        return pool.streams[0].ready.restartable if pool else is_restartable(self.dataloader)
 
     def __len__(self) -> int:
         pool = self._workers()
         if pool is None:
-            return len(self.dataloader)
+            return len(self._here().loader)
         if pool.length is None:
             raise TypeError("the dataloader of input_fn has no length")
         return pool.length
 
     def __iter__(self) -> Iterator[Any]:
         """One epoch in this process. A generator that has ended is asked for again from `input_fn`."""
-        loader = self.dataloader
-        if iter(loader) is loader and getattr(self, "_spent", False):
-            loader = make_loader(self.input_fn, self.args, self.kwargs)
-        self._spent = True
-        return iter(loader)
+        return self._here().epoch()
 
     def __copy__(self) -> DataLoader:
         return DataLoader(self.input_fn, *self.args, **self.kwargs)
@@ -104,16 +105,27 @@ class DataLoader:
         """
         self._run, self._final = run, None
         (state, strict), self._resume = self._resume, (None, True)
-        self._before = 0
+        self._before, random_states = 0, None
         if state is not None:
             state = dict(state)
             self._before = state.pop(_STEPS, 0)
+            random_states = state.pop(_RANDOM, None)
+            skips = batches_to_skip(state)
+            if skips is not None:
+                logger.warning("the dataloader has no state of its own: it skips %d batches of its epoch.", skips)
         pool = self._workers()
+        count = 1 if pool is None else len(pool.streams)
+        if random_states is not None and (len(random_states) != count or ("now" in random_states[0]) is (pool is None)):
+            random_states = None  # of another number of workers: they begin with numbers of their own
         if pool is not None:
-            return pool.run(Run(run.num_steps, run.checkpoint_schedule or (), state, strict, self._before))
+            checkpoints = run.checkpoint_schedule or ()
+            return pool.run(Run(run.num_steps, checkpoints, state, strict, self._before, random_states))
         if state is not None:
-            with streaming_as(self._identity):
-                restore(self.dataloader, state, Streamer(), strict)
+            mine = random_states[0] if random_states else None
+            with streaming_as(self._identity), generators_kept():
+                if self._epochs is None and mine is not None:
+                    set_generator_states(mine["made"])
+                self._here().restore(state, Streamer(), strict, mine)
         return self._stream_here()
 
     def end(self) -> None:
@@ -123,8 +135,8 @@ class DataLoader:
             return
         try:
             with contextlib.suppress(DataError):  # a worker is gone, which is what the loop ends with
-                if self._run.on_final_iteration and pool.streams[0].ready.restartable:
-                    self._final = pool.state(self._run.iteration)
+                if self._run.on_final_iteration:
+                    self._final = self._of_workers(pool)
         finally:
             pool.close()
 
@@ -132,7 +144,7 @@ class DataLoader:
         """The state to save: that of all workers, where the step that has just ended left them.
 
         Raises:
-            DataError: there is no run, its present step is no checkpoint step, or the loader has no state.
+            DataError: there is no run, or its present step is no checkpoint step.
         """
         run = self._run
         if run is None or not (run.on_checkpoint_step or run.on_final_iteration):
@@ -143,12 +155,17 @@ class DataLoader:
             )
         if self._final is not None:
             state = self._final
-        elif self._pool is not None and self.is_restartable:
-            state = self._pool.state(run.iteration)
+        elif self._pool is not None:
+            state = self._of_workers(self._pool)
         else:
-            mine = worker_state(self.dataloader, Streamer(), run.iteration + 1, self.batch_size)
-            state = combine(self.dataloader, [mine])
+            epochs = self._here()
+            mine = worker_state(epochs.loader, Streamer(), run.iteration + 1, self.batch_size, self._before)
+            state = {**combine(epochs.loader, [mine]), _RANDOM: [epochs.random_state()]}
         return {**state, _STEPS: self._before + run.iteration + 1}
+
+    def _of_workers(self, pool: WorkerPool) -> dict[str, Any]:
+        state, random_states = pool.state(self._run.iteration)
+        return {**state, _RANDOM: random_states}
 
     def load_state_dict(self, state_dict: dict[str, Any], strict: bool = True) -> None:
         """Let the next run go on from a state that `state_dict` gave.
@@ -175,23 +192,31 @@ class DataLoader:
         backend = context.backend
         if backend is None or not backend.is_csx or not backend.is_e2e_execution:
             return None
-        count = backend.cluster_config.num_workers_per_csx
+        config = backend.cluster_config
+        count = config.num_workers_per_csx
         if count == 1:
             return None
         if self._pool is None:
-            paths = backend.cluster_config.python_paths
-            self._pool = WorkerPool(self.input_fn, self.args, self.kwargs, count, paths, data.worker_timeout)
+            self._runs += 1
+            source = random.Random(f"{torch.initial_seed()} {self._runs}")
+            self._pool = WorkerPool(
+                self.input_fn,
+                self.args,
+                self.kwargs,
+                [source.getrandbits(63) for _ in range(count)],
+                config.python_paths,
+            )
         return self._pool
 
-    def _here(self) -> tuple[Callable[[], Iterator[Any]], Any]:
+    def _here(self) -> Epochs:
         if self._epochs is None:
             with streaming_as(self._identity):
-                self._epochs = epochs(self.input_fn, self.args, self.kwargs)
+                self._epochs = Epochs(self.input_fn, self.args, self.kwargs)
         return self._epochs
 
     def _stream_here(self) -> Iterator[Any]:
         identity = streaming_as(self._identity)
-        batches = self._here()[0]()
+        batches = self._here().stream()
         while True:
             with identity:
                 batch = next(batches)

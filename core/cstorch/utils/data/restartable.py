@@ -8,6 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 from cstorch.distributed.streaming import Streamer, at_checkpoint, get_worker_state
 from cstorch.errors import DataError
 from cstorch.utils.data.sampler import DistributedSampler
+from cstorch.utils.data.skipping import SKIPPED, SkippingLoader, is_skipping
 
 _WORKERS = "__cstorch_workers__"
 
@@ -41,21 +42,26 @@ class _SampledLoader:
     """Makes a torch DataLoader over a `DistributedSampler` restartable: its state is the samples streamed so far."""
 
     def __init__(self, loader: Any, sampler: DistributedSampler) -> None:
-        self._loader, self._sampler = loader, sampler
+        self.wrapped, self._sampler = loader, sampler
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.__dict__["_loader"], name)
+        return getattr(self.__dict__["wrapped"], name)
 
     @property
     def batch_size(self) -> int | None:
         """The batch size, also where the sampler makes the batches."""
-        return self._sampler.batch_size or self._loader.batch_size
+        return self._sampler.batch_size or self.wrapped.batch_size
 
     def __iter__(self) -> Any:
-        return iter(self._loader)
+        return iter(self.wrapped)
 
     def __len__(self) -> int:
-        return len(self._loader)
+        return len(self.wrapped)
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether this worker streamed some of the epoch that comes next in an earlier run."""
+        return self._sampler.has_begun
 
     def state_dict(self) -> dict[str, Any]:
         """What came before this run, and what this worker has streamed in it."""
@@ -67,37 +73,38 @@ class _SampledLoader:
         return {"samples_streamed": worker_states[0]["before"] + streamed}
 
     def load_state_dict(self, state_dict: dict[str, Any], strict: bool = True) -> None:
-        """Go on after the samples streamed before; the number of workers may be another."""
+        """Go on after the samples streamed before; the number of workers may be another.
+
+        Raises:
+            DataError: the state is that of another kind of loader.
+        """
+        if "samples_streamed" not in state_dict:
+            raise _of_another_loader(state_dict, self.wrapped)
         self._sampler.set_state(state_dict["samples_streamed"])
 
 
 def as_restartable(loader: Any) -> Any:
-    """`loader`, or a restartable loader around it when its sampler says how far it is."""
-    if hasattr(loader, "state_dict"):
+    """`loader` where it has a state of its own, otherwise a restartable loader around it."""
+    if all(callable(getattr(loader, name, None)) for name in ("state_dict", "load_state_dict")):
         return loader
     for sampler in (getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)):
         if isinstance(sampler, DistributedSampler):
             return _SampledLoader(loader, sampler)
-    return loader
+    return SkippingLoader(loader)
 
 
-def is_restartable(loader: Any) -> bool:
-    """Whether `loader` has a state to save and to continue from."""
-    return all(callable(getattr(loader, name, None)) for name in ("state_dict", "load_state_dict"))
+def is_wrapped(loader: Any) -> bool:
+    """Whether `as_restartable` made this."""
+    return isinstance(loader, (_SampledLoader, SkippingLoader))
+
+
+def unwrapped(loader: Any) -> Any:
+    """What the input function returned, out of what `as_restartable` made of it."""
+    return loader.wrapped if is_wrapped(loader) else loader
 
 
 def worker_state(loader: Any, streamer: Streamer, step: int, batch_size: int | None, before: int = 0) -> dict[str, Any]:
-    """The state of the loader of one worker after `step` steps of the run, and `before` steps of earlier runs.
-
-    Raises:
-        DataError: the loader has no state.
-    """
-    if not is_restartable(loader):
-        raise DataError(
-            f"the dataloader is a {type(loader).__name__}, which has no state to save. Return a loader with "
-            "state_dict() and load_state_dict() from input_fn: a torchdata StatefulDataLoader, one that follows "
-            "cstorch.utils.data.RestartableDataLoader, or a torch DataLoader over a cstorch DistributedSampler."
-        )
+    """The state of the loader of one worker after `step` steps of the run, and `before` steps of earlier runs."""
     with at_checkpoint(streamer.checkpoint(step, batch_size, before)):
         state: dict[str, Any] = loader.state_dict()
     return state
@@ -117,26 +124,39 @@ def restore(loader: Any, state: dict[str, Any], streamer: Streamer, strict: bool
     """Make the loader of one worker go on from a combined state.
 
     Raises:
-        DataError: the loader has no state, or the state is of another number of workers.
+        DataError: the state is of another kind of loader, or of another number of workers.
     """
-    if not is_restartable(loader):
-        raise DataError(
-            f"the dataloader is a {type(loader).__name__}, which cannot load a state: it has no load_state_dict()."
-        )
     if _WORKERS in state:
         states = state[_WORKERS]
         if len(states) != streamer.total:
             raise DataError(
                 f"the dataloader's state is that of {len(states)} workers, and this run has {streamer.total}. Use as "
-                "many workers, or define aggregate_state_dict() and deaggregate_state_dict() on the loader."
+                "many workers, or return a loader that can share out its data anew: one with aggregate_state_dict() "
+                "and deaggregate_state_dict(), or a torch DataLoader over a cstorch DistributedSampler."
             )
         mine = states[streamer.rank]
     elif callable(deaggregate := getattr(loader, "deaggregate_state_dict", None)):
         mine = deaggregate(state, **_strict(deaggregate, strict))
     else:
         mine = state
+    if is_skipping(mine) is not isinstance(loader, SkippingLoader):
+        raise _of_another_loader(mine, unwrapped(loader))
     load = loader.load_state_dict
     load(mine, **_strict(load, strict))
+
+
+def _of_another_loader(state: dict[str, Any], loader: Any) -> DataError:
+    return DataError(
+        f"the state to go on from (with {', '.join(map(repr, list(state)[:5]))}) was saved by another kind of "
+        f"dataloader than the {type(loader).__name__} that input_fn returns now. Return one of the same kind as in the "
+        "run that saved it, or go on without the dataloader's state."
+    )
+
+
+def batches_to_skip(state: dict[str, Any]) -> int | None:
+    """The most batches that a loader is to skip which goes on from a combined state; None where it has its own."""
+    skipping = [int(own[SKIPPED]) for own in state.get(_WORKERS, ()) if is_skipping(own)]
+    return max(skipping, default=None)
 
 
 def _strict(function: Any, strict: bool) -> dict[str, bool]:

@@ -82,6 +82,13 @@ class DistributedSampler(Sampler[Any]):
             return get_streaming_rank(), num_streamers()
         return 0, 1
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether this streamer has read some of the epoch that comes next."""
+        rank, streamers = self._streamers
+        done = self._start // (self.batch_size or 1)
+        return any((self._turn - back) % streamers == rank for back in range(1, min(done, streamers) + 1))
+
     def _usable(self) -> int:
         """Samples of an epoch that are read by somebody."""
         whole = (self.batch_size or 1) * self._streamers[1]

@@ -27,7 +27,7 @@ class Kind(IntEnum):
     BATCH = 1  # the batch in a slot
     LAYOUT = 2  # the Layout of the batches from here on follows
     SLOTS = 3  # a descriptor, bytes and number of new slots follow
-    STATE = 4  # (checkpoint step, state) follows
+    STATE = 4  # (checkpoint step, (state of the loader, that of its random numbers)) follows
     FAILED = 5  # Failure follows
     COMBINED = 6  # the state that the loader made of those of all workers follows
 
@@ -42,6 +42,7 @@ class Run:
         state: A combined state to go on from.
         strict: For the loader's `load_state_dict`.
         before: Steps of the earlier runs that it goes on from.
+        random: The random numbers of each worker to go on from.
     """
 
     num_steps: int
@@ -49,6 +50,7 @@ class Run:
     state: dict[str, Any] | None = None
     strict: bool = True
     before: int = 0
+    random: list[Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,6 @@ class Ready:
 
     length: int | None
     batch_size: int | None
-    restartable: bool
     combines: bool
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import multiprocessing
 import os
 from collections.abc import Callable, Iterator
 from multiprocessing import reduction, util
 from typing import Any
 
+from cstorch.backends.csx import data
 from cstorch.distributed.streaming import Streamer
 from cstorch.errors import DataError
 from cstorch.utils.data.restartable import combine
@@ -24,9 +26,8 @@ class WorkerPool:
         input_fn: The input function; every worker calls it.
         args: Its positional arguments.
         kwargs: Its keyword arguments.
-        count: How many workers.
+        seeds: One for each worker.
         python_paths: Folders that come first on their import path.
-        timeout: Seconds without a word after which a worker counts as hung.
 
     Raises:
         DataError: the input function cannot be pickled.
@@ -37,10 +38,10 @@ class WorkerPool:
         input_fn: Callable[..., Any],
         args: Any,
         kwargs: Any,
-        count: int,
+        seeds: list[int],
         python_paths: list[str] | None,
-        timeout: float,
     ) -> None:
+        count = len(seeds)
         try:
             pickled = bytes(reduction.ForkingPickler.dumps((input_fn, args, kwargs)))
         except Exception as error:
@@ -50,11 +51,14 @@ class WorkerPool:
                 "in a function or as a lambda, and pass it arguments that can be pickled; or use num_workers_per_csx=1."
             ) from error
         paths = tuple(python_paths or ())
+        chosen = multiprocessing.get_start_method(allow_none=True)
+        start_method = multiprocessing.get_all_start_methods()[0] if chosen is None else chosen
         self.streams: list[WorkerStream] = []
         self._end = util.Finalize(self, _close, args=(self.streams,), exitpriority=100)
         try:
-            for rank in range(count):
-                self.streams.append(WorkerStream(Task(pickled, Streamer(rank, count), paths, os.getpid()), timeout))
+            for rank, seed in enumerate(seeds):
+                task = Task(pickled, Streamer(rank, count), seed, paths, os.getpid(), start_method)
+                self.streams.append(WorkerStream(task, data.worker_timeout))
         except BaseException:
             self.close()
             raise
@@ -73,11 +77,11 @@ class WorkerPool:
         for stream in itertools.islice(itertools.cycle(self.streams), first, first + run.num_steps):
             yield stream.batch()
 
-    def state(self, step: int) -> Any:
-        """One state of all loaders as they were when step `step` had been streamed."""
-        states = [stream.state(step) for stream in self.streams]
+    def state(self, step: int) -> tuple[dict[str, Any], list[Any]]:
+        """One state of all loaders when step `step` had been streamed, and that of their random numbers."""
+        states, random = map(list, zip(*(stream.state(step) for stream in self.streams), strict=True))
         first = self.streams[0]
-        return first.combined(states) if first.ready.combines else combine(None, states)
+        return first.combined(states) if first.ready.combines else combine(None, states), random
 
     def close(self) -> None:
         """End all workers."""
@@ -85,6 +89,7 @@ class WorkerPool:
 
 
 def _close(streams: list[WorkerStream]) -> None:
-    for stream in streams:
-        with contextlib.suppress(OSError, ValueError):
-            stream.close()
+    for act in (WorkerStream.stop, WorkerStream.close):
+        for stream in streams:
+            with contextlib.suppress(OSError, ValueError):
+                act(stream)

@@ -55,6 +55,7 @@ class WorkerStream:
         self._layout: Layout | None = None
         self._generation = self._held = 0
         self._ready: Ready | None = None
+        self._stopped = 0.0
         self._closed = False
 
     @property
@@ -177,18 +178,24 @@ class WorkerStream:
         tensors = iter(found)
         return nest.map_leaves(lambda leaf: next(tensors) if type(leaf) is Place else leaf, self._layout.template)
 
+    def stop(self) -> None:
+        """Let the worker end by itself, with what its loader has started."""
+        if not self._stopped:
+            self._stopped = time.monotonic()
+            for end in (self._freed, self._control, self._filled):
+                end.close()
+
     def close(self) -> None:
         """End the worker, whatever it does."""
         if self._closed:
             return
         self._closed = True
-        for end in (self._freed, self._control, self._filled, self._lifeline):
-            end.close()
-        self._process.join(_POLITE)
-        if self._process.is_alive():
-            self._process.terminate()
-            self._process.join(_POLITE)
-        if self._process.is_alive():
-            self._process.kill()
-            self._process.join()
+        self.stop()
+        self._process.join(max(0.0, self._stopped + _POLITE - time.monotonic()))
+        self._lifeline.close()
+        for end in (self._process.terminate, self._process.kill):
+            if self._process.is_alive():
+                end()
+                self._process.join(_POLITE)
+        self._process.join()
         self._process.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import multiprocessing
 import os
 import pickle
 import signal
@@ -20,8 +21,9 @@ import torch
 from cstorch.distributed.streaming import Streamer, streaming_as
 from cstorch.tracing import nest
 from cstorch.utils.data.batch_size import infer_batch_size
-from cstorch.utils.data.epochs import epochs, length_of
-from cstorch.utils.data.restartable import combine, combines, is_restartable, restore, worker_state
+from cstorch.utils.data.epochs import Epochs, length_of
+from cstorch.utils.data.generators import generator_states, seed_generators, set_generator_states
+from cstorch.utils.data.restartable import combine, combines, worker_state
 from cstorch.utils.data.workers.messages import REQUEST, Failure, Kind, Ready, Run, as_picklable, read, write
 from cstorch.utils.data.workers.slots import Layout, Slots, layout_of
 
@@ -33,14 +35,18 @@ class Task:
     Attributes:
         input_fn: The input function with its arguments, pickled.
         streamer: Who the worker is.
+        seed: Seeds its random number generators.
         python_paths: Folders that come first on the import path.
         parent: The controller's process.
+        start_method: How the loader's own processes start, as they would in the controller.
     """
 
     input_fn: bytes
     streamer: Streamer
+    seed: int
     python_paths: tuple[str, ...]
     parent: int
+    start_method: str
 
 
 def _end_with_controller(lifeline: int) -> None:
@@ -60,6 +66,7 @@ def main(task: Task, filled: Connection, freed: Connection, control: Connection,
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group: the controller ends the workers
     threading.Thread(target=_end_with_controller, args=(lifeline.fileno(),), daemon=True).start()
+    multiprocessing.set_start_method(task.start_method, force=True)
     sys.path[:0] = task.python_paths
     torch.set_num_threads(1)
     worker = _Worker(task, filled.fileno(), freed.fileno(), control)
@@ -93,21 +100,25 @@ class _Worker:
         self._batch_size: int | None = None
 
     def run(self) -> None:
-        make, loader = epochs(*pickle.loads(self.task.input_fn))
-        self._loader = loader
+        streamer = self.task.streamer
+        seed_generators(self.task.seed)
+        self._epochs = Epochs(*pickle.loads(self.task.input_fn))
+        loader = self._epochs.loader
         self._batch_size = getattr(loader, "batch_size", None)
-        ready = Ready(length_of(loader), self._batch_size, is_restartable(loader), combines(loader))
-        self._say(Kind.READY, ready)
+        self._say(Kind.READY, Ready(length_of(loader), self._batch_size, combines(loader)))
         run: Run = self._control.recv()
+        random = run.random[streamer.rank] if run.random is not None else None
         if run.state is not None:
-            restore(loader, run.state, self.task.streamer, run.strict)
-        self.step, self._before = self.task.streamer.first_step(run.before), run.before
-        batches = make()
+            self._epochs.restore(run.state, streamer, run.strict, random)
+        if random is not None:
+            set_generator_states(random["now"])
+        self.step, self._before = streamer.first_step(run.before), run.before
+        batches = self._epochs.stream()
         checkpoints = _checkpoints(run)
         checkpoint = next(checkpoints, None)
         while True:
             while checkpoint is not None and checkpoint < self.step:
-                self._say(Kind.STATE, (checkpoint, self._state(loader, checkpoint)))
+                self._say(Kind.STATE, (checkpoint, self._state(checkpoint)))
                 checkpoint = next(checkpoints, None)
             if self.step >= run.num_steps:
                 return
@@ -115,12 +126,12 @@ class _Worker:
             if self._batch_size is None:
                 self._batch_size = infer_batch_size(batch)
             self._send(batch)
-            self.step += self.task.streamer.num_workers_per_csx
+            self.step += streamer.num_workers_per_csx
 
-    def _state(self, loader: Any, step: int) -> Any:
-        if not is_restartable(loader):
-            return None
-        return worker_state(loader, self.task.streamer, step + 1, self._batch_size, self._before)
+    def _state(self, step: int) -> tuple[Any, Any]:
+        now = generator_states()  # before the loader is asked: torchdata's draws when it has not begun
+        random = {**self._epochs.random_state(), "now": now}
+        return worker_state(self._epochs.loader, self.task.streamer, step + 1, self._batch_size, self._before), random
 
     def _say(self, kind: Kind, what: Any) -> None:
         write(self._filled, kind)
@@ -166,7 +177,7 @@ class _Worker:
         if not records:
             raise EOFError
         if any(generation == REQUEST for generation, _ in records):
-            self._say(Kind.COMBINED, combine(self._loader, self._control.recv()))
+            self._say(Kind.COMBINED, combine(self._epochs.loader, self._control.recv()))
         return records
 
     def wait_for_end(self) -> None:
