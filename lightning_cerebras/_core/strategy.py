@@ -95,6 +95,19 @@ class CSXStrategyMixin:
     def checkpoint_io(self, io: Any) -> None:
         self._checkpoint_io = io
 
+    @property
+    def optimizers(self) -> Any:
+        """The optimizers of the module."""
+        return super().optimizers  # type: ignore[misc]
+
+    @optimizers.setter
+    def optimizers(self, optimizers: list[Any]) -> None:
+        from cstorch.tracing.observed_state import observe_state
+
+        for optimizer in optimizers:  # now, since the wrapper made of it copies what it has
+            observe_state(optimizer)
+        super(CSXStrategyMixin, type(self)).optimizers.fset(self, optimizers)  # type: ignore[misc]
+
     # -- setting up and down -----------------------------------------------------------------------------
 
     def setup_environment(self) -> None:

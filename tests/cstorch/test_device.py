@@ -78,7 +78,7 @@ def test_copies():
     assert twin.p is not module.p
     twin.p.data.zero_()
     assert module.p.abs().sum() > 0
-    assert twin.p.grad.tolist() == [[1, 1], [1, 1]]
+    assert twin.p.grad is None, "as PyTorch copies a parameter"
     again = pickle.loads(pickle.dumps(module.p))
     assert torch.equal(again.cpu(), module.p.cpu())
     buffer = io.BytesIO()

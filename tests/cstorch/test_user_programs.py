@@ -375,3 +375,23 @@ def test_truncated_backpropagation_through_time(csx, kind, carried):
         return model, optimizer
 
     assert same_as_eager(train).count == 2
+
+
+def test_the_best_model_is_kept_as_a_deep_copy_between_steps(csx):
+    def train(run):
+        model = mlp().to(run.device)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
+
+        @run.trace
+        def step(x):
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            optimizer.step()
+
+        for i, x in enumerate(batches(6, 3, 8)):
+            if i == 3:
+                best = copy.deepcopy(model)
+            step(x)
+        return best, optimizer
+
+    assert same_as_eager(train).count == 1

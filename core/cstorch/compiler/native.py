@@ -15,7 +15,7 @@ from cstorch.compiler.passes import copy_graph
 from cstorch.compiler.realize import realize_scalars
 from cstorch.tracing.program import Program
 
-GENERATION = 3
+GENERATION = 4
 """Counts what `compile_native` makes of a program: raised when a pass is added, so that no older library is loaded."""
 
 OPTIONS: dict[str, Any] = {
@@ -24,6 +24,8 @@ OPTIONS: dict[str, Any] = {
     # What surrounds the kernels is glue: optimizing it costs seconds and gains microseconds.
     "aot_inductor.compile_wrapper_opt_level": "O1",
     "aot_inductor.enable_line_tables": False,
+    # A bfloat16 value is rounded after each operation, as eager PyTorch does, rather than at the end of a kernel.
+    "emulate_precision_casts": True,
 }
 
 

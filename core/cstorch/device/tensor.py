@@ -260,7 +260,7 @@ class CsxTensor(torch.Tensor):
             twin = CsxTensor(copy.deepcopy(to_host(self, "deepcopy").detach(), memo))
         made = _finished(twin, self.requires_grad, is_parameter)
         memo[id(self)] = made
-        if self.is_leaf and self.grad is not None:
+        if self.grad is not None and not is_parameter:  # as PyTorch copies a Parameter
             made.grad = copy.deepcopy(self.grad, memo)
         return made
 

@@ -21,6 +21,7 @@ class Guards:
     def __init__(self, scope: ScalarScope) -> None:
         self._scope = scope
         self._failing = scope.host.compile_guards(scope.guards)
+        scope.host.let_go(scope.guards)
 
     def __call__(self, numbers: list[Number]) -> bool:
         """Whether all hold for a call with these numbers."""

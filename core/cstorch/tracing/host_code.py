@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 _VARIABLE = re.compile(r"\bhost\d+\b")
+_OBJECT = re.compile(r"\bobject\d+\b")
 
 
 @dataclass(frozen=True)
@@ -119,7 +120,7 @@ class HostCode:
         """`code` in the words of the user's program."""
         sources = {line.variable: line.source for line in [*self._early, *self._lines]}
         code = _VARIABLE.sub(lambda m: sources[m.group()], code)
-        return re.sub(r"\bobject\d+\b", lambda m: self._labels[m.group()] or m.group(), code)
+        return _OBJECT.sub(lambda m: self._labels[m.group()] or m.group(), code)
 
     def _function(self, lines: list[_Line], codes: list[str], tests: list[str], result: str) -> Any:
         """A function of `args` that does `lines`, without reads that nothing uses, then `tests`."""
@@ -132,9 +133,17 @@ class HostCode:
 
     def _compile(self, body: list[str]) -> Any:
         source = "".join(f"    {line}\n" for line in body)
-        scope = {"math": math, **self.objects}
+        scope = {"math": math, **self._mentioned(source)}
         exec(f"def function(args):\n{source}", scope)
         return scope["function"]
+
+    def _mentioned(self, source: str) -> dict[str, Any]:
+        return {name: self.objects[name] for name in _OBJECT.findall(source)}
+
+    def let_go(self, codes: Iterable[str]) -> None:
+        """The trace is over: keep no object but those that evaluating `codes` takes."""
+        self.objects = self._mentioned("\n".join([*codes, *self._used([*self._early, *self._lines], [*codes])]))
+        self._names.clear()
 
     def compile_values(self, codes: list[str], guards: dict[str, Any], refuse: Callable[[str], None]) -> Any:
         """One function from the numbers of a call to the values of all `codes`, doing the lines in their order.

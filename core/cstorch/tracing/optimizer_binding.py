@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import chain, starmap
-from operator import getitem, is_
+from itertools import chain, compress
+from operator import is_
 from typing import Any
 
 import torch
 
 from cstorch.device import CsxTensor
+from cstorch.tracing.observed_state import ObservedState, observe_state
 from cstorch.tracing.scalars import is_number
 
 _END = (object(),)
@@ -42,41 +43,43 @@ class OptimizerBinding:
     def __init__(self, optimizer: torch.optim.Optimizer, births: list[Birth], steps: bool) -> None:
         self.optimizer = optimizer
         self.births = births
-        self._state: dict[Any, dict[str, Any]] = optimizer.state if steps else {}
+        self._state = observe_state(optimizer) if steps else ObservedState()
         self._steps, self._group_list = steps, optimizer.param_groups
         self._groups = list(optimizer.param_groups)
         self._parameters = [list(group["params"]) for group in self._groups]
-        self._absent = list({id(b.parameter): b.parameter for b in births}.values())
         self._counts = [len(known) for known in self._parameters]
-        self._tables = list(self._state.values())
-        self._views = [table.values() for table in self._tables]
-        self._values = [*chain.from_iterable(self._views), *_END]
-        self._counts_itself = any(map(is_number, self._values))
-        entries = [(table, k, v) for table in self._tables for k, v in table.items() if isinstance(v, torch.Tensor)]
-        self._entries = [(table, key) for table, key, _ in entries]
-        self._tensors = [value for _, _, value in entries]
+        self._absent = list({id(b.parameter): b.parameter for b in births}.values())
+        # Numbers change from step to step: which entries are tensors, and which tensors, is what must stay.
+        self._tables, values = self._state.tables(), self._state.entries()
+        self._numbers = any(map(is_number, values))
+        self._is_tensor = [isinstance(value, torch.Tensor) for value in values]
+        self._known = [*(compress(values, self._is_tensor) if self._numbers else values), *_END]
+        self._accesses_seen = -1
 
     def holds(self) -> bool:
         """Whether the optimizer is the one that the program knows."""
         optimizer = self.optimizer
         if optimizer.param_groups is not self._group_list or (self._steps and optimizer.state is not self._state):
             return False
-        try:
-            return (
-                [len(group["params"]) for group in self._group_list] == self._counts
-                and self._has_same_state()
-                and not (self._absent and any(map(self._state.get, self._absent)))
-            )
-        except KeyError:
+        if [len(group["params"]) for group in self._group_list] != self._counts:
             return False
+        if self._accesses_seen == self._state.accesses:
+            return True
+        if not self._has_same_state():
+            return False
+        if self._state.is_private():
+            self._accesses_seen = self._state.accesses
+        return True
 
     def _has_same_state(self) -> bool:
-        tables = self._state.values()
-        if len(tables) != len(self._tables) or not all(map(is_, tables, self._tables)):
+        values = self._state.entries()
+        if self._state.tables() != self._tables:
             return False
-        if self._counts_itself:
-            return all(map(is_, starmap(getitem, self._entries), self._tensors))
-        return all(map(is_, chain(chain.from_iterable(self._views), _END), self._values))
+        if self._numbers:
+            if len(values) != len(self._is_tensor):
+                return False
+            values = [*compress(values, self._is_tensor)]
+        return all(map(is_, chain(values, _END), self._known)) and not any(map(self._state.table, self._absent))
 
     def mismatch(self) -> str:
         """Why `holds` is false, in words."""
@@ -110,7 +113,7 @@ class OptimizerBinding:
             known.update(group)
         optimizer.param_groups = self._group_list
         if self._steps:
-            optimizer.state = self._state  # type: ignore[assignment]
+            optimizer.state = self._state
 
     def _fits(self, groups: list[dict[str, Any]], state: Any) -> bool:
         same_groups = len(groups) == len(self._groups) and all(
