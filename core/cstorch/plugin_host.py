@@ -57,11 +57,28 @@ class Implementation:
         return self.function(*(arguments[name] for name in self.takes))
 
 
-class BackendRegistry:
-    """Takes the backends of one plugin: the argument of `cstorch_register_backends`."""
+class _Registry:
+    """What all plugins have registered of one kind, for one of them to add to."""
+
+    kind: str
 
     def __init__(self, entries: dict[str, tuple[str, Any]], owner: str) -> None:
         self._entries, self._owner = entries, owner
+
+    def _enter(self, name: str, value: Any, built_in: tuple[str, ...], spelled: str) -> None:
+        if name in built_in:
+            raise PluginError(f"it registers the {self.kind} {spelled!r}, which is built in; choose another name")
+        if name in self._entries:
+            raise PluginError(
+                f"it registers the {self.kind} {name!r}, which the plugin {self._entries[name][0]!r} has registered"
+            )
+        self._entries[name] = (self._owner, value)
+
+
+class BackendRegistry(_Registry):
+    """Takes the backends of one plugin: the argument of `cstorch_register_backends`."""
+
+    kind = "backend"
 
     def register(self, name: str, factory: Callable[..., Backend]) -> None:
         """Make `cstorch.backend(name, ...)` call `factory(...)`.
@@ -75,16 +92,13 @@ class BackendRegistry:
         """
         if not isinstance(name, str) or not name or not callable(factory):
             raise PluginError(f"register({name!r}, {factory!r}): expected a name and a function that makes the backend")
-        if name.upper() in BUILT_IN:
-            raise PluginError(f"it registers the backend {name!r}, which is built in; choose another name")
-        _enter(self._entries, name.upper(), self._owner, factory, "backend")
+        self._enter(name.upper(), factory, BUILT_IN, name)
 
 
-class ActivityRegistry:
+class ActivityRegistry(_Registry):
     """Takes the profiler activities of one plugin: the argument of `cstorch_register_profiler_activities`."""
 
-    def __init__(self, entries: dict[str, tuple[str, Any]], owner: str) -> None:
-        self._entries, self._owner = entries, owner
+    kind = "activity"
 
     def register(self, activity: type) -> None:
         """Make the activity known by its `name()`.
@@ -99,15 +113,7 @@ class ActivityRegistry:
 
         if not (isinstance(activity, type) and issubclass(activity, Activity)):
             raise PluginError(f"register({activity!r}): expected a subclass of cstorch.utils.profiler.Activity")
-        if activity.name() == RateTracker.name():
-            raise PluginError(f"it registers the activity {activity.name()!r}, which is built in; choose another name")
-        _enter(self._entries, activity.name(), self._owner, activity, "activity")
-
-
-def _enter(entries: dict[str, tuple[str, Any]], name: str, owner: str, value: Any, kind: str) -> None:
-    if name in entries:
-        raise PluginError(f"it registers the {kind} {name!r}, which the plugin {entries[name][0]!r} has registered")
-    entries[name] = (owner, value)
+        self._enter(activity.name(), activity, (RateTracker.name(),), activity.name())
 
 
 class Host:

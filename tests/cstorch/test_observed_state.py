@@ -9,7 +9,7 @@ import cstorch
 import pytest
 import torch
 from cstorch.tracing.observed_state import ObservedState
-from programs import batches, mlp, same_as_eager
+from programs import batches, mlp, trains_as_eager
 
 
 def _other_tensor(optimizer, kept):
@@ -49,42 +49,36 @@ def _copied_back(optimizer, kept):
 CHANGES = [_other_tensor, _kept_table, _kept_state_dict, _attribute_table, _removed_entry, _update, _copied_back]
 
 
+def update(model, optimizer, x):
+    optimizer.zero_grad()
+    model(x).square().mean().backward()
+    optimizer.step()
+
+
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_change_between_steps_counts(csx, change):
-    def train(run):
-        model = mlp().to(run.device)
-        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-        kept = {}
+    kept = {}
 
-        @run.trace
-        def step(x):
-            optimizer.zero_grad()
-            model(x).square().mean().backward()
-            optimizer.step()
+    def between(run, model, optimizer, x, i):
+        if i == 2:
+            tables = dict(optimizer.state)
+            kept.update(table=next(iter(tables.values())), dict=optimizer.state_dict(), tables=tables)
+        if i == 5:
+            change(optimizer, kept)
 
-        for i, x in enumerate(batches(9, 3, 8)):
-            optimizer.param_groups[0]["lr"] = 0.01 / (i + 1)
-            if i == 3:
-                tables = dict(optimizer.state)
-                kept = {"table": next(iter(tables.values())), "dict": optimizer.state_dict(), "tables": tables}
-            if i == 6:
-                change(optimizer, kept)
-            step(x)
-        return model, optimizer
-
-    same_as_eager(train)
+    trains_as_eager(
+        lambda run, model, optimizer, x, i: update(model, optimizer, x),
+        optimizer=lambda p: torch.optim.Adam(p, lr=0.01),
+        steps=9,
+        between=between,
+    )
 
 
 def test_the_state_is_not_compared_while_nobody_looks(csx, monkeypatch):
     model = mlp()
     compiled = cstorch.compile(model, csx)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-
-    @cstorch.trace
-    def step(x):
-        optimizer.zero_grad()
-        compiled(x).square().mean().backward()
-        optimizer.step()
+    step = cstorch.trace(lambda x: update(compiled, optimizer, x))
 
     looks = []
     plain = ObservedState.entries

@@ -384,9 +384,7 @@ def test_the_best_model_is_kept_as_a_deep_copy_between_steps(csx):
 
         @run.trace
         def step(x):
-            optimizer.zero_grad()
-            model(x).square().mean().backward()
-            optimizer.step()
+            train_once(model, optimizer, x)
 
         for i, x in enumerate(batches(6, 3, 8)):
             if i == 3:

@@ -40,14 +40,19 @@ class Block:
     @property
     def is_plain(self) -> bool:
         """Whether the bytes are in memory of the cpu, many, one after another."""
-        owner = self.owner
-        is_there = type(owner) is torch.Tensor and owner.device.type == "cpu"
-        return is_there and self.start is not None and self.source is None and self.nbytes > SMALL
+        return self._is_in_memory and self.source is None and self.nbytes > SMALL
+
+    @property
+    def _is_in_memory(self) -> bool:
+        return self.start is not None and type(self.owner) is torch.Tensor and self.owner.device.type == "cpu"
+
+    @property
+    def _address(self) -> int:
+        return self.owner.untyped_storage().data_ptr() + (self.start or 0)
 
     def buffer(self) -> memoryview:
         """The bytes of a plain block, as long as its owner lives."""
-        at = self.owner.untyped_storage().data_ptr() + (self.start or 0)
-        return memoryview((ctypes.c_char * self.nbytes).from_address(at)).cast("B")
+        return _bytes_at(self._address, self.nbytes)
 
     def pieces(self) -> Iterator[Any]:
         """The bytes in order, as buffers on the host, each valid until the next; large initialisers are drawn."""
@@ -66,9 +71,8 @@ class Block:
 
     def small(self) -> bytes:
         """The bytes, copied; for few."""
-        owner = self.owner
-        if self.start is not None and self.nbytes and type(owner) is torch.Tensor and owner.device.type == "cpu":
-            return ctypes.string_at(owner.untyped_storage().data_ptr() + self.start, self.nbytes)
+        if self.nbytes and self._is_in_memory:
+            return ctypes.string_at(self._address, self.nbytes)
         with self.open() as data:
             return bytes(data)
 
@@ -88,7 +92,11 @@ class Block:
             is_copy = self.start is None or host.device.type != "cpu"
             host = host.cpu()
             at = host.data_ptr() if is_copy else host.untyped_storage().data_ptr() + (self.start or 0)
-            yield memoryview((ctypes.c_char * self.nbytes).from_address(at)).cast("B")
+            yield _bytes_at(at, self.nbytes)
+
+
+def _bytes_at(address: int, count: int) -> memoryview:
+    return memoryview((ctypes.c_char * count).from_address(address)).cast("B")
 
 
 @contextlib.contextmanager

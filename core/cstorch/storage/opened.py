@@ -116,7 +116,7 @@ class OpenedCheckpoint:
             if count == 0:
                 raise self.damaged(f"it is truncated: it ends at byte {at + done} of {self.locator.size}")
             done += count
-        self._check(block, view)
+        self._check_bytes(block, view)
         self._read += size
         self.progress(self._read)
         return made
@@ -124,7 +124,7 @@ class OpenedCheckpoint:
     def map(self, block: int) -> torch.Tensor:
         """The bytes of a block: pages of the file, copied when they are written to; few bytes are read."""
         made = self.map_unread(block)
-        self._check(block, made.numpy())
+        self._check_bytes(block, made.numpy())
         return made
 
     def map_unread(self, block: int) -> torch.Tensor:
@@ -144,13 +144,7 @@ class OpenedCheckpoint:
     def source(self, block: int) -> Source:
         """Where a block is, to copy it to another file."""
         at, size, expected = self.index.blocks[block].tolist()
-        return Source(self.file, at, size, expected, lambda: self._assert_right(block), self)
-
-    def _assert_right(self, block: int) -> None:
-        if self._checks and not self._checked[block]:
-            if not self.is_right(block):
-                raise self._damaged_block(block)
-            self._checked[block] = 1
+        return Source(self.file, at, size, expected, lambda: self._check(block, self.is_right), self)
 
     def is_right(self, block: int) -> bool:
         """Whether a block is what was written, whatever was found before."""
@@ -160,14 +154,14 @@ class OpenedCheckpoint:
             found.update(os.pread(self.file, min(_STEP, size - start), at + start))
         return bool(found.intdigest() == expected)
 
-    def _check(self, block: int, data: Any) -> None:
+    def _check(self, block: int, is_right: Callable[[int], bool]) -> None:
         if self._checks and not self._checked[block]:
-            if digest(data) != self.index.blocks[block, 2]:
-                raise self._damaged_block(block)
+            if not is_right(block):
+                raise self.damaged(f"{self.owners(block)} was damaged after it was written")
             self._checked[block] = 1
 
-    def _damaged_block(self, block: int) -> CheckpointError:
-        return self.damaged(f"{self.owners(block)} was damaged after it was written")
+    def _check_bytes(self, block: int, data: Any) -> None:
+        self._check(block, lambda block: bool(digest(data) == self.index.blocks[block, 2]))
 
     def owners(self, block: int) -> str:
         """The tensors that are views of a block, for an error."""

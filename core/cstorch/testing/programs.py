@@ -24,6 +24,12 @@ def _labels(size: int, classes: int, count: int = STEPS) -> list[torch.Tensor]:
     return [torch.randint(classes, (size,), generator=generator) for _ in range(count)]
 
 
+def _update(optimizer: torch.optim.Optimizer, loss: torch.Tensor) -> None:
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+
+
 def _fit(
     run: EagerRun,
     model: nn.Module,
@@ -38,9 +44,7 @@ def _fit(
     @run.trace
     def step(*batch: torch.Tensor) -> None:
         loss = loss_of(call, *batch)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
+        _update(optimizer, loss)
         run.see(loss)
 
     for batch in batches:
@@ -183,9 +187,7 @@ def train_and_evaluate(run: EagerRun) -> Any:
 
     @run.trace
     def train(x: torch.Tensor, y: torch.Tensor) -> None:
-        optimizer.zero_grad()
-        F.cross_entropy(call(x), y).backward()
-        optimizer.step()
+        _update(optimizer, F.cross_entropy(call(x), y))
 
     @run.trace
     def evaluate(x: torch.Tensor, y: torch.Tensor) -> None:
@@ -234,9 +236,7 @@ def numbers_as_arguments(run: EagerRun) -> Any:
     @run.trace
     def step(x: torch.Tensor, index: int, weight: float) -> None:
         loss = call(x).square().mean() * weight + index
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
+        _update(optimizer, loss)
         run.see(loss)
 
     for index, x in enumerate(_batches(5, 6)):
@@ -254,9 +254,7 @@ def host_reads_and_writes(run: EagerRun) -> Any:
     @run.trace
     def step(x: torch.Tensor) -> None:
         loss = call(x).square().mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
+        _update(optimizer, loss)
         run.see(loss)
 
     kept = {name: value.cpu().clone() for name, value in model.state_dict().items()}
@@ -294,9 +292,7 @@ def mixed_precision(run: EagerRun) -> Any:
         with torch.autocast("cpu", dtype=torch.bfloat16):
             out = call(x)
         loss = out.float().square().mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
+        _update(optimizer, loss)
         run.on_host(lambda value, kind: run.seen.append((round(value.item(), 1), str(kind.dtype))), loss, out)
 
     for x in _batches(5, 6):

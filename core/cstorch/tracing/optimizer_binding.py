@@ -72,9 +72,9 @@ class OptimizerBinding:
         return True
 
     def _has_same_state(self) -> bool:
-        values = self._state.entries()
         if self._state.tables() != self._tables:
             return False
+        values = self._state.entries()
         if self._numbers:
             if len(values) != len(self._is_tensor):
                 return False

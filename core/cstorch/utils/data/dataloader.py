@@ -16,9 +16,10 @@ from cstorch.tracing.context import context
 from cstorch.utils.data.batch_size import infer_batch_size
 from cstorch.utils.data.epochs import Epochs
 from cstorch.utils.data.generators import generators_kept, set_generator_states
-from cstorch.utils.data.restartable import batches_to_skip, combine, unwrapped, worker_state
+from cstorch.utils.data.restartable import batches_to_skip, combine, worker_state
 from cstorch.utils.data.workers.messages import Run
 from cstorch.utils.data.workers.pool import WorkerPool
+from cstorch.utils.data.wrapped import unwrapped
 
 logger = logging.getLogger("cstorch.data")
 

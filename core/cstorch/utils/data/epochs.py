@@ -8,8 +8,9 @@ from typing import Any
 from cstorch.distributed.streaming import Streamer
 from cstorch.errors import DataError
 from cstorch.utils.data.generators import generator_states, generators_kept, same_states, set_generator_states
-from cstorch.utils.data.restartable import as_restartable, is_wrapped, restore
+from cstorch.utils.data.restartable import as_restartable, restore
 from cstorch.utils.data.skipping import SkippingLoader
+from cstorch.utils.data.wrapped import WrappedLoader
 
 
 def length_of(loader: Any) -> int | None:
@@ -86,7 +87,7 @@ class Epochs:
                     set_generator_states(random_state["made"])
                     self._make()
         restore(self.loader, state, streamer, strict)
-        self._restored = self.loader.goes_on if is_wrapped(self.loader) else self.begun
+        self._restored = self.loader.goes_on if isinstance(self.loader, WrappedLoader) else self.begun
 
     def epoch(self) -> Iterator[Any]:
         """One epoch."""

@@ -9,6 +9,7 @@ from cstorch.distributed.streaming import Streamer, at_checkpoint, get_worker_st
 from cstorch.errors import DataError
 from cstorch.utils.data.sampler import DistributedSampler
 from cstorch.utils.data.skipping import SKIPPED, SkippingLoader, is_skipping
+from cstorch.utils.data.wrapped import WrappedLoader, unwrapped
 
 _WORKERS = "__cstorch_workers__"
 
@@ -38,14 +39,12 @@ class RestartableDataLoader(Protocol):
         ...
 
 
-class _SampledLoader:
+class _SampledLoader(WrappedLoader):
     """Makes a torch DataLoader over a `DistributedSampler` restartable: its state is the samples streamed so far."""
 
     def __init__(self, loader: Any, sampler: DistributedSampler) -> None:
-        self.wrapped, self._sampler = loader, sampler
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.__dict__["wrapped"], name)
+        super().__init__(loader)
+        self._sampler = sampler
 
     @property
     def batch_size(self) -> int | None:
@@ -54,9 +53,6 @@ class _SampledLoader:
 
     def __iter__(self) -> Any:
         return iter(self.wrapped)
-
-    def __len__(self) -> int:
-        return len(self.wrapped)
 
     @property
     def goes_on(self) -> bool:
@@ -91,16 +87,6 @@ def as_restartable(loader: Any) -> Any:
         if isinstance(sampler, DistributedSampler):
             return _SampledLoader(loader, sampler)
     return SkippingLoader(loader)
-
-
-def is_wrapped(loader: Any) -> bool:
-    """Whether `as_restartable` made this."""
-    return isinstance(loader, (_SampledLoader, SkippingLoader))
-
-
-def unwrapped(loader: Any) -> Any:
-    """What the input function returned, out of what `as_restartable` made of it."""
-    return loader.wrapped if is_wrapped(loader) else loader
 
 
 def worker_state(loader: Any, streamer: Streamer, step: int, batch_size: int | None, before: int = 0) -> dict[str, Any]:

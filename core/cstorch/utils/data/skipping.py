@@ -8,12 +8,13 @@ from typing import Any
 
 from cstorch.errors import DataError
 from cstorch.utils.data.generators import generator_states, generators_kept, set_generator_states
+from cstorch.utils.data.wrapped import WrappedLoader
 
 SKIPPED = "__cstorch_skipped__"
 """The key of the number of batches in such a state."""
 
 
-class SkippingLoader:
+class SkippingLoader(WrappedLoader):
     """Makes any iterable restartable.
 
     Its state is the number of batches streamed of the present epoch, with the states of the random number generators
@@ -24,12 +25,11 @@ class SkippingLoader:
         loader: The iterable.
 
     Attributes:
-        wrapped: The iterable.
         is_spent: Whether it is an iterator, which an epoch uses up.
     """
 
     def __init__(self, loader: Any) -> None:
-        self.wrapped = loader
+        super().__init__(loader)
         self._epoch: dict[str, Any] = {}
         self._streamed = self._skips = 0
         self.is_spent = False
@@ -38,12 +38,6 @@ class SkippingLoader:
     def goes_on(self) -> bool:
         """Whether the next epoch is one that began in an earlier run."""
         return self._skips > 0
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.__dict__["wrapped"], name)
-
-    def __len__(self) -> int:
-        return len(self.wrapped)
 
     def __iter__(self) -> Iterator[Any]:
         skips, self._skips = self._skips, 0
