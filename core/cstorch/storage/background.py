@@ -7,16 +7,22 @@ an error that nobody asked for is raised by the next of them.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import mmap
+import os
 import threading
 import warnings
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import torch
 
+from cstorch.storage.block import Block
 from cstorch.storage.write import Plan
 
 _LEAST = 1 << 20
+_THREADS = min(4, len(os.sched_getaffinity(0)))
 
 
 class PendingSave:
@@ -92,14 +98,26 @@ class _Staging:
         memory = self._memory
         if memory is None or memory.numel() < size:
             pages = mmap.mmap(-1, max(size, _LEAST), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            with contextlib.suppress(OSError):  # a kernel without them
+                pages.madvise(mmap.MADV_HUGEPAGE)  # the first save waits for every page
             memory = self._memory = torch.frombuffer(pages, dtype=torch.uint8)
-        target = memoryview(memory.numpy())  # type: ignore[arg-type]
-        for block, start in zip(blocks, offsets, strict=True):
-            at = start
+        target = memory.numpy()
+
+        def copy(block: Block, at: int) -> None:
             for piece in block.pieces():
-                target[at : at + len(piece)] = piece
+                target[at : at + len(piece)] = np.frombuffer(piece, np.uint8)
                 at += len(piece)
-            block.owner, block.start = memory, start
+
+        placed = list(zip(blocks, offsets, strict=True))
+        with ThreadPoolExecutor(_THREADS) as pool:  # one thread does not fill the memory's bus
+            copies = [pool.submit(copy, block, at) for block, at in placed if block.is_plain]
+            for block, at in placed:
+                if not block.is_plain:
+                    copy(block, at)
+            for copied in copies:
+                copied.result()
+        for block, at in placed:
+            block.owner, block.start = memory, at
 
 
 _staging = _Staging()
