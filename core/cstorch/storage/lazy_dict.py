@@ -106,10 +106,7 @@ def lazy_dict(kind: type, items: list[tuple[Any, Any]]) -> Any:
     """A dict, or an OrderedDict, of `items`; a lazy one if any is unread."""
     if not any(type(value) is Unread for _, value in items):
         return kind(items)
-    made: Any = LazyDict() if kind is dict else LazyOrderedDict()
-    for key, value in items:
-        made[key] = value
-    return made
+    return LazyDict(items) if kind is dict else LazyOrderedDict(items)
 
 
 class _Settler:

@@ -61,13 +61,16 @@ class Decoder:
 
     def _items(self, value: dict[str, Any], path: Path) -> list[tuple[Any, Any]]:
         items: Any = value.items()
+        if len(value) == 1 and "$tensors" in value:
+            first, names = value["$tensors"]
+            return list(zip(names, map(self.make_tensor, range(first, first + len(names))), strict=True))
         if len(value) == 1 and "$dict" in value:
             items = [(self._key(k), v) for k, v in value["$dict"]]
-        made, make_tensor = [], self.make_tensor
+        made = []
         for i, (k, v) in enumerate(items):
             kind = type(v)
-            if kind is dict and len(v) == 1 and "$tensor" in v:  # most of a large file
-                made.append((k, make_tensor(v["$tensor"])))
+            if kind is dict and len(v) == 1 and "$tensor" in v:  # the dict may leave it unread
+                made.append((k, self.make_tensor(v["$tensor"])))
             else:
                 made.append((k, self.decode(v, (*path, i)) if kind is dict or kind is list else v))
         return made
@@ -76,8 +79,8 @@ class Decoder:
         return key if type(key) is str else self.decode(key)
 
     def _special(self, kind: str, body: Any, path: Path) -> Any:
-        if kind == "dict":
-            return self.make_dict(dict, self._items({"$dict": body}, path))
+        if kind in ("dict", "tensors"):
+            return self.make_dict(dict, self._items({"$" + kind: body}, path))
         if kind == "tensor":
             return self.read_tensor(body)
         if kind == "leaf":
