@@ -22,7 +22,7 @@ from lightning_cerebras._core.strategy import CSXStrategyMixin
 
 
 class CSXPrecision(CSXPrecisionMixin, Precision):  # type: ignore[misc]
-    """Precision on csx: "32-true", "bf16-mixed" or "bf16-true"."""
+    """Precision on csx: "32-true", "bf16-mixed", "16-mixed" or "bf16-true"."""
 
 
 class CSXCheckpointIO(CSXCheckpointIOMixin, TorchCheckpointIO):  # type: ignore[misc]

@@ -102,25 +102,25 @@ class AutomaticOptimization:
             nonlocal result
             with torch.enable_grad():
                 result = self.loop._training_step(kwargs)
+                if result.closure_loss is None:
+                    self.strategy.closure_class.warning_cache.warn(
+                        "`training_step` returned `None`. If this was on purpose, ignore this warning..."
+                    )
                 if zero:
                     self._zero_grad(owner, kwargs.get("batch_idx", 0))
                 if backward and result.closure_loss is not None:
                     self.strategy.backward(result.closure_loss, owner)
-                if optimizer is not None:
-                    self.strategy.precision_plugin._after_closure(self.module, optimizer)
             return result.closure_loss
 
         if optimizer is None:
             closure()
         else:
-            with torch.no_grad():
-                optimizer.step(closure=closure)
+            self.strategy.precision_plugin.optimizer_step(optimizer, model=self.module, closure=closure)
         keep(result.loss, result.extra)
 
     def _step_optimizer(self, optimizer: Any, kwargs: dict[str, Any]) -> None:
-        self.strategy.precision_plugin._after_closure(self.module, optimizer)
-        with torch.no_grad():
-            optimizer.step(**kwargs)
+        plugin = self.strategy.precision_plugin
+        plugin.optimizer_step(optimizer, model=self.module, closure=lambda: None, **kwargs)
 
     def _zero_grad(self, optimizer: Any, batch_idx: Any) -> None:
         self.loop._on_before_zero_grad(optimizer)

@@ -33,6 +33,7 @@ COUNTERS = (
     "fit_loop.epoch_loop.batch_progress.total.ready",
     "fit_loop.epoch_loop.batch_progress.current.ready",
     "fit_loop.epoch_loop.batch_progress.is_last_batch",
+    "fit_loop.epoch_loop._batches_that_stepped",
     "fit_loop.epoch_progress.current.completed",
 )
 """What a step counts, and what `global_step`, `current_epoch`, `fit_loop.batch_idx`, `is_last_batch` are read from."""

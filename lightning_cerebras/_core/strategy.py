@@ -76,7 +76,7 @@ class CSXStrategyMixin:
         if not isinstance(plugin, self.precision_class):
             raise ValueError(
                 f"accelerator='csx' got the precision plugin {type(plugin).__name__}, expected CSXPrecision. "
-                "Remove it from plugins= and say precision='32-true', 'bf16-mixed' or 'bf16-true'."
+                "Remove it from plugins= and say precision='32-true', 'bf16-mixed', '16-mixed' or 'bf16-true'."
             )
         self._precision_plugin = plugin
 
@@ -164,7 +164,8 @@ class CSXStrategyMixin:
 
     def optimizer_step(self, optimizer: Any, closure: Any, model: Any = None, **kwargs: Any) -> Any:
         """`optimizer.step()`: of the whole step in automatic optimisation, of a part of it in manual optimisation."""
-        assert self._optimization is not None
+        if self._optimization is None:  # after the run, on the host
+            return super().optimizer_step(optimizer, closure, model, **kwargs)  # type: ignore[misc]
         return self._optimization.optimizer_step(optimizer, closure, **kwargs)
 
     def training_step(self, *args: Any, **kwargs: Any) -> Any:

@@ -112,6 +112,17 @@ def test_numpy_needs_cpu():
     assert c.numpy(force=True).tolist() == [1, 1]
 
 
+@pytest.mark.parametrize("view", ["detach", "t", "flatten", "squeeze"])
+def test_views_of_ordinary_tensors_in_inference_mode(view):
+    weight = torch.nn.Linear(3, 2).to("csx").weight
+    with torch.inference_mode():
+        seen = getattr(weight, view)()
+        assert not seen.is_inference()
+        assert (weight + 1).is_inference()
+        weight.add_(1)
+        torch.testing.assert_close(seen.cpu(), getattr(weight.cpu(), view)())
+
+
 def test_inference_mode():
     with torch.inference_mode():
         model = nn.Linear(2, 2).to("csx")

@@ -2,6 +2,7 @@
 
 import argparse
 import collections
+import time
 import warnings
 
 import cstorch
@@ -166,15 +167,62 @@ def test_an_attribute_set_to_a_number_of_the_step_follows_it(csx):
         assert type(holder.last) is int
 
 
-def test_appending_a_traced_tensor_is_named(csx):
+def test_appending_to_lists_repeats_with_the_values_of_each_run(csx):
+    class Model(nn.Linear):
+        losses = []
+
+    model = Model(2, 2)
+    model.outputs, model.tables = [], {"loss": []}
+    seen = []
+
+    @cstorch.trace
+    def step(x, i):
+        y = x.sum()
+        model.outputs.append({"y": y, "i": i, "kind": "train"})
+        model.tables["loss"].extend([y, y * 2])
+        model.losses.append(y)
+        seen.append(i)
+        model(x)
+
+    cstorch.compile(model, csx)
+    for i in range(4):
+        if i == 2:  # what the step finds now is another list
+            kept, model.outputs, model.tables, model.losses = model.outputs, [], {"loss": []}, []
+        step(torch.full((2,), float(i)), i)
+    assert kept == [{"y": torch.tensor(2.0 * i), "i": i, "kind": "train"} for i in range(2)]
+    assert model.outputs == [{"y": torch.tensor(2.0 * i), "i": i, "kind": "train"} for i in (2, 3)]
+    assert model.tables["loss"] == [4.0, 8.0, 6.0, 12.0]
+    assert (Model.losses, model.losses) == ([0.0, 2.0], [4.0, 6.0])
+    assert all(type(y) is torch.Tensor for y in model.tables["loss"])
+    assert seen == [0, 1, 2, 3]
+    assert len(step.programs) == 1
+
+
+def test_appending_what_stands_still_is_warned_of(csx):
+    rows = []
+
+    @cstorch.trace
+    def step(x):
+        rows.append((x.sum(), time.time()))
+        return x + 1
+
+    with pytest.warns(UserWarning, match=r"appends [0-9.]+ to the list rows.*will append the same"):
+        step(torch.ones(2))
+    step(torch.ones(2) * 2)
+    assert [float(value) for value, _ in rows] == [2, 4]
+
+
+def test_appending_a_traced_tensor_in_the_loop_of_an_executor_is_named(csx):
     losses = []
 
     @cstorch.trace
     def step(x):
         losses.append(x.sum())
 
+    executor = cstorch.utils.data.DataExecutor(cstorch.utils.data.DataLoader(lambda: [torch.ones(2)] * 3), num_steps=3)
     with pytest.raises(StateError, match=r"list losses.*@cstorch\.step_closure"):
-        step(torch.ones(2))
+        for batch in executor:
+            step(batch)
     assert losses == []
 
 
@@ -203,7 +251,7 @@ class Counting(nn.Module):
 
     def forward(self, x):
         self.calls += 1
-        self.norms.append("x")
+        self.norms.append(1.5)
         self.table["shape"] = len(x)
         return x
 

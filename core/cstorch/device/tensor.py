@@ -161,6 +161,9 @@ class CsxTensor(torch.Tensor):
     def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        if torch.is_inference_mode_enabled() and _is_view_of_ordinary(func, args):
+            with torch.inference_mode(False):  # as in PyTorch, a view of an ordinary tensor is one itself
+                return run_on_host(func, args, kwargs or {})
         if any_autocast():  # its casts are made by now: the host operator makes none
             with no_autocast():
                 return run_on_host(func, args, kwargs or {})
@@ -339,6 +342,12 @@ _TAKES_HOST_TENSORS = frozenset(
     }
 )
 """Operations that take tensors of the host too: what is copied, indices, lengths."""
+
+
+def _is_view_of_ordinary(func: Any, args: tuple[Any, ...]) -> bool:
+    returns = func._schema.returns
+    is_view = bool(returns) and returns[0].alias_info is not None and not returns[0].alias_info.is_write
+    return is_view and isinstance(args[0], CsxTensor) and not args[0].is_inference()
 
 
 def _is_csx(device: Any) -> bool:

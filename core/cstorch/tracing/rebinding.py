@@ -18,11 +18,12 @@ from cstorch.device import CsxTensor
 from cstorch.errors import StateError
 from cstorch.tracing import nest
 from cstorch.tracing.attribute_reads import MISSING, is_compared
+from cstorch.tracing.context import context
 from cstorch.tracing.modules import ModuleWatch
 from cstorch.tracing.program import Effect
 from cstorch.tracing.recorder import Recorder
 from cstorch.tracing.scalars import HostScalar, plain_number
-from cstorch.tracing.surroundings import Cells, Holder, Surroundings, Variables
+from cstorch.tracing.surroundings import Cells, Holder, Surroundings, Variables, short
 
 
 def look_around(recorder: Recorder, watch: ModuleWatch, step: Callable[..., Any], arguments: list[Any]) -> Rebinding:
@@ -63,6 +64,10 @@ class Rebinding:
         self._module_holders = {id(holder) for holder in self._watch.holders}
         for holder in self.holders:
             now = holder.items()
+            appended = self._appended(holder, now)
+            if appended:
+                self._append_again(holder, appended, recording)
+                continue
             for key, value in now.items():
                 before = holder.before.get(key, MISSING)
                 if value is before:
@@ -100,17 +105,53 @@ class Rebinding:
                     elif not isinstance(holder.thing, (Cells, Variables)):
                         del holder.thing[key]
 
+    def _appended(self, holder: Holder, now: dict[Any, Any]) -> list[Any]:
+        """What the step has put behind a list that is otherwise as it was, if more than numbers that stand still."""
+        if holder.internal or not isinstance(holder.thing, list) or len(now) <= len(holder.before):
+            return []
+        values = holder.thing[len(holder.before) :]
+        if any(now[key] is not value for key, value in holder.before.items()) or all(map(_is_frozen, values)):
+            return []
+        return values
+
+    def _append_again(self, holder: Holder, values: list[Any], recording: Any) -> None:
+        """Take them out again; each run appends its own, like a step closure."""
+        if context.iteration is not None and any(map(self._is_traced, nest.leaves(values))):
+            raise self._no_append(holder)
+        del holder.thing[len(holder.before) :]
+        frozen = [v for v in nest.leaves(values) if _is_frozen(v)]
+        if frozen:
+            warnings.warn(
+                f"the traced step appends {short(frozen[0])} to the list {holder.name or 'of the step'}. Every run of "
+                "the step will append the same, since its Python ran once, while it was traced. Append a tensor of the "
+                "step or a number that it was called with, or append in a function decorated with "
+                "@cstorch.step_closure.",
+                stacklevel=6,
+            )
+        find = self._finder(holder)
+        recording.add_effect("closure", lambda more: find().extend(more), (values,), {})
+
+    def _finder(self, holder: Holder) -> Callable[[], Any]:
+        """Looks a list up where the step found it, since it may be another one later: `self.outputs = []`."""
+        if holder.find is not None:
+            return holder.find
+        for parent in self.holders:
+            for key, value in parent.before.items():
+                if value is not holder.thing or parent is holder:
+                    continue
+                if not isinstance(parent.thing, (list, dict)) or parent.entry[0] == ".":
+                    return lambda: parent.items()[key]
+                outer = self._finder(parent)
+                return lambda: outer()[key]
+        return lambda: holder.thing
+
     def _is_traced(self, leaf: Any) -> bool:
         return isinstance(leaf, CsxTensor) and leaf._recorder is self._recorder and leaf.is_handle
 
     def _carry(self, holder: Holder, key: Any, before: Any, value: Any, recording: Any) -> None:
         path = holder.path(key)
         if isinstance(holder.thing, (list, collections.deque)) and before is MISSING:
-            raise StateError(
-                f"the step appends a traced tensor to the list {holder.name or 'of the step'}. A replay does not run "
-                "this Python again, so the list would stay as it is. Append in a function decorated with "
-                "@cstorch.step_closure, called with the tensor: it runs after each step with that step's value."
-            )
+            raise self._no_append(holder)
         in_module = id(holder) in self._module_holders
         if before is MISSING and in_module:
             raise self._no_place(path, key, before, value)
@@ -164,6 +205,15 @@ class Rebinding:
             scope.guard(f"{here} is {scope.object(left)}", True, words)
 
     @staticmethod
+    def _no_append(holder: Holder) -> StateError:
+        return StateError(
+            f"the step appends a traced tensor to the list {holder.name or 'of the step'}. A replay does not run "
+            "this Python again, and the values come to the host on activation steps only. Append in a function "
+            "decorated with @cstorch.step_closure, called with the tensor: it runs after each of those with that "
+            "step's value."
+        )
+
+    @staticmethod
     def _no_place(path: str, key: Any, before: Any, value: Any) -> StateError:
         value = next(leaf for leaf in nest.leaves(value) if isinstance(leaf, CsxTensor))
         was = f"a tensor {tuple(before.shape)} {before.dtype}" if isinstance(before, torch.Tensor) else "no tensor"
@@ -173,6 +223,11 @@ class Rebinding:
             f"register it as a buffer, for example self.register_buffer({key!r}, torch.zeros({tuple(value.shape)})), "
             "set it to None before the first step, or use a local variable if no later step reads it."
         )
+
+
+def _is_frozen(value: Any) -> bool:
+    """Whether a value of the host may be another one at each run, and no one would know."""
+    return type(value) in (bool, int, float, torch.Tensor)
 
 
 def _differ(before: Any, now: Any) -> bool:

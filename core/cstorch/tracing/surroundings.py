@@ -39,12 +39,14 @@ class Holder:
         thing: The object itself; a list, a mapping, or the cells of a function.
         entry: The path of an entry, with a place for its key.
         internal: Whether its changes are of no interest to the user.
+        find: Looks up what is in its place now, where no other holder holds it.
     """
 
     name: str
     thing: Any
     entry: str
     internal: bool = False
+    find: Callable[[], Any] | None = None
     before: dict[Any, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -148,10 +150,21 @@ class Surroundings:
         for name, value in list(module.__dict__.items()):
             if name not in internal and not name.startswith("_"):
                 self.visit(value, f"{type(module).__name__}.{name}", 1)
-        if type(module).__module__.partition(".")[0] not in _LIBRARIES:
-            self._classes.add(type(module))
+        kind = type(module)
+        if kind.__module__.partition(".")[0] not in _LIBRARIES:
+            self._classes.add(kind)
+            self._visit_class(module, kind)
             for name in ("forward", "training_step", "validation_step", "test_step", "predict_step"):
-                self.visit(vars(type(module)).get(name), "", 1)
+                self.visit(vars(kind).get(name), "", 1)
+
+    def _visit_class(self, module: nn.Module, kind: type) -> None:
+        """Note the lists and dicts that are attributes of the class, until an instance has its own."""
+        for name, value in list(vars(kind).items()):
+            if isinstance(value, (list, dict)) and name not in vars(module) and not name.startswith("_"):
+                self.visit(value, f"{kind.__name__}.{name}", 1)
+                for holder in self._containers:
+                    if holder.thing is value:
+                        holder.find = functools.partial(getattr, module, name)
 
     def _hold(self, holder: Holder, depth: int) -> Holder:
         self.holders.append(holder)
@@ -182,13 +195,13 @@ class Surroundings:
         """Guard the numbers, strings, modules and functions that the step's code names and has not itself changed."""
         for holder in self._variables:
             for key, value, code in self._unchanged(holder, scope):
-                _guard(scope, code, value, f"the variable {key!r} was {_short(value)} and is something else now")
+                _guard(scope, code, value, f"the variable {key!r} was {short(value)} and is something else now")
         self._code.add_methods(self._classes)
         for holders, read in ((self._attributes, self._code.names), (self._containers, self._code.keys)):
             for holder in holders:
                 for key, value, code in self._unchanged(holder, scope, from_end=True):
                     if key in read:
-                        words = f"{holder.path(key)} was {_short(value)} and is something else now"
+                        words = f"{holder.path(key)} was {short(value)} and is something else now"
                         _guard(scope, code, value, words)
 
     def _unchanged(self, holder: Holder, scope: ScalarScope, from_end: bool = False) -> Iterator[tuple[str, Any, str]]:
@@ -230,7 +243,8 @@ def _cells(function: types.FunctionType) -> dict[str, Any]:
     return dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=False))
 
 
-def _short(value: Any) -> str:
+def short(value: Any) -> str:
+    """`value` in a message."""
     return repr(value)[:60] if is_compared(value) else f"a {type(value).__name__}"
 
 
