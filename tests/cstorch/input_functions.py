@@ -6,7 +6,8 @@ import os
 import random
 import signal
 import time
-from collections import OrderedDict
+from collections import OrderedDict, UserDict
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import cstorch
@@ -18,6 +19,76 @@ from torch.utils.data import DataLoader
 class Sample(NamedTuple):
     x: torch.Tensor
     y: torch.Tensor
+
+
+@dataclass
+class Labelled:
+    x: torch.Tensor
+    name: str
+
+
+class Encoding(UserDict):
+    """As Hugging Face's BatchEncoding: a mapping that is no dict, with attributes of its own."""
+
+    def __init__(self, data=None, encodings=None):
+        super().__init__(data)
+        self.encodings = encodings
+
+    def __getattr__(self, item):
+        try:
+            return self.__dict__["data"][item]
+        except KeyError:
+            raise AttributeError(item) from None
+
+
+CONTAINERS = {
+    "tensor": lambda x: x,
+    "dict": lambda x: {"x": x, "y": x + 1},
+    "list": lambda x: [x, x + 1],
+    "tuple": lambda x: (x, x + 1),
+    "namedtuple": lambda x: Sample(x, x + 1),
+    "dataclass": lambda x: Labelled(x, "a"),
+    "mapping": lambda x: Encoding({"x": x, "shape": x + 3, "deep": {"y": (x + 1, [x + 2])}}, encodings=["e"]),
+    "ordered": lambda x: OrderedDict(b=x, a=x + 1),
+}
+
+
+def contained(kind):
+    return [CONTAINERS[kind](torch.full((2, 3), float(i))) for i in range(6)]
+
+
+class Counter:
+    """An object in a batch that the loader goes on changing."""
+
+    def __init__(self):
+        self.n = 0
+
+
+def changing():
+    counter = Counter()
+    for _ in range(6):
+        counter.n += 1
+        yield {"x": torch.zeros(1), "counter": counter, "n": counter.n}
+
+
+def with_gradients():
+    weight = torch.ones(2, requires_grad=True)
+    return [weight * 2, torch.nn.Parameter(torch.ones(2))] * 4
+
+
+def hanging_at_once():
+    time.sleep(1000)
+
+
+def hungry():
+    yield torch.zeros(1)
+    yield torch.zeros(1 << 29)
+
+
+def slow(seconds=0.05):
+    for i in range(1000):
+        time.sleep(seconds)
+        yield torch.tensor([float(i)])
 
 
 def counting(length=5, start=0):

@@ -9,6 +9,8 @@ NAMES = [
     "",
     ".utils",
     ".utils.data",
+    ".utils.data.utils",
+    ".utils.profiler",
     ".utils.tensorboard",
     ".distributed",
     ".backend",

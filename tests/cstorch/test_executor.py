@@ -83,6 +83,27 @@ def test_activation_steps_divide_checkpoint_steps(backend):
 
 
 @pytest.mark.parametrize(
+    ("activations", "checkpoints", "expected"),
+    [
+        (10, Schedule([99, 199, 499]), 10),
+        (10, Schedule([99, Schedule.Range(204, 300, 5)]), 5),
+        (4, Schedule([6]), 1),
+        (4, Schedule([499]), 4),  # the last step is fetched anyway
+        (4, Schedule([3, 600]), 4),  # past the end
+        (4, 0, 4),
+        (4, None, 4),
+        (4, 8, 4),
+    ],
+)
+def test_activation_steps_divide_the_steps_of_a_schedule(backend, activations, checkpoints, expected):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        options = {"activation_steps": activations, "checkpoint_steps": checkpoints}
+        assert DataExecutor(loader(), num_steps=500, **options).activation_steps == expected
+    assert [f"fetched every {expected} steps" in str(w.message) for w in caught] == [True] * (expected != activations)
+
+
+@pytest.mark.parametrize(
     ("name", "value"), [("checkpoint_steps", "x"), ("checkpoint_steps", -1), ("activation_steps", 0)]
 )
 def test_bad_cadences_are_refused(backend, name, value):

@@ -152,6 +152,10 @@ class Backend:
 
         return self.load(transform(program, example, self), example)
 
+    def flops_done(self) -> int | None:
+        """The floating-point operations of all programs that have run; None where that is not known."""
+        return None
+
     def to_cpu(self, tensor: torch.Tensor) -> torch.Tensor:
         """The contents of `tensor` as a cpu tensor of its own."""
         return tensor.detach().cpu()

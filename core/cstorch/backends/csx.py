@@ -39,6 +39,12 @@ def positive(default: float) -> Flag:
     )
 
 
+def optional_memory() -> Flag:
+    """A flag that is a number of GiB, or None for no limit."""
+    number = positive(1.0)
+    return Flag(None, lambda value: value is None or number.accepts(value), "None or a number of GiB above 0")
+
+
 class FlagGroup:
     """Flags that belong together, read and assigned as attributes.
 
@@ -75,11 +81,13 @@ debug = FlagGroup(
     "csx.debug",
     {
         "retrace_every_iteration": boolean(False),
+        "wrk_memory_gi": optional_memory(),
     },
 )
 """Flags for debugging.
 
 retrace_every_iteration: run the Python of traced steps at every call, and raise where its graph has changed.
+wrk_memory_gi: so many GiB each input worker may allocate; it is then a process of its own even where there is but one.
 """
 
 data = FlagGroup(

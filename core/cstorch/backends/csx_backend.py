@@ -10,6 +10,7 @@ import torch
 from cstorch.appliance import Appliance
 from cstorch.appliance.local import LocalAppliance
 from cstorch.backends.base import Backend, BackendType
+from cstorch.compiler.flops import FlopMeter
 from cstorch.device import CSX
 from cstorch.errors import BackendError
 from cstorch.tracing.program import Executable, Program
@@ -49,13 +50,19 @@ class CsxBackend(Backend):
         self.validate_only = bool(validate_only)
         self.is_e2e_execution = not (self.compile_only or self.validate_only)
         self.appliance = _appliance(self.cluster_config)
+        self._meter = FlopMeter()
 
     def load(self, program: Program, example: list[torch.Tensor]) -> Executable | None:
         """Compile `program` for the appliance, as far as this backend's mode goes."""
         if self.validate_only:
             return None
         executable = self.appliance.load(program, example, self.compile_dir)
+        self._meter.add(executable, program.graph)
         return None if self.compile_only else executable
+
+    def flops_done(self) -> int | None:
+        """The floating-point operations of all programs that have run."""
+        return self._meter.total()
 
     def close(self) -> None:
         """End the appliance and this backend."""

@@ -34,14 +34,19 @@ class NativeExecutable:
 
     Args:
         path: The library, as made by `compile_native`.
+
+    Attributes:
+        runs: How often it has run.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._run = load_library(str(path))
+        self.runs = 0
 
     def __call__(self, inputs: list[Any]) -> list[torch.Tensor]:
         """Run the library once."""
+        self.runs += 1
         return self._run(inputs)
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from cstorch.utils import data
+from cstorch.utils import data, profiler
 
-__all__ = ["data", "tensorboard"]
+__all__ = ["data", "profiler", "tensorboard"]
 
 
 def __getattr__(name: str) -> Any:

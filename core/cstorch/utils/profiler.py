@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from cstorch.compiler.flops import peak_flops
+
 
 class Activity:
     """Something measured over a run. Subclass it and pass the class in `profiler_activities`."""
@@ -25,16 +27,19 @@ class Activity:
 
 
 class RateTracker(Activity):
-    """Samples per second, smoothed since it was last asked, and over the whole run.
+    """Samples per second, smoothed since it was last asked, and over the whole run; and how busy the processor was.
 
     Args:
         clock: Seconds; replaced by the tests.
+        flops: The floating-point operations done so far, or None where that is not known.
     """
 
     SMOOTHING = 0.4
 
-    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
-        self._clock = clock
+    def __init__(
+        self, clock: Callable[[], float] = time.perf_counter, flops: Callable[[], int | None] = lambda: None
+    ) -> None:
+        self._clock, self._flops = clock, flops
         self.reset()
 
     @classmethod
@@ -47,6 +52,7 @@ class RateTracker(Activity):
         self._start = self._last_time = self._clock()
         self._samples = self._last_samples = 0
         self._rate = 0.0
+        self._flops_before = self._flops() or 0
 
     def update(self, batch_size: int) -> None:
         """Count `batch_size` samples."""
@@ -80,14 +86,32 @@ class RateTracker(Activity):
             self._last_time, self._last_samples = now, self._samples
         return self._rate
 
-    def compute(self) -> dict[str, float]:
+    @property
+    def samples_per_sec(self) -> float:
+        """The same as `global_rate`."""
+        return self.global_rate
+
+    @property
+    def flops_utilization(self) -> float | None:
+        """The part of what the processor can do in matrix products that the programs of the run have done.
+
+        None where that is not known: on other backends than CSX, and before the first program has run. What the
+        processor can do is measured, once a process.
+        """
+        done, elapsed = self._flops(), self.total_time
+        if done is None or done <= self._flops_before or elapsed <= 0:
+            return None
+        return (done - self._flops_before) / elapsed / peak_flops()
+
+    def compute(self) -> dict[str, float | None]:
         """All of the above."""
         return {
             "total_samples": self.total_samples,
             "total_time": self.total_time,
             "rate": self.rate,
             "global_rate": self.global_rate,
-            "samples_per_sec": self.global_rate,
+            "samples_per_sec": self.samples_per_sec,
+            "flops_utilization": self.flops_utilization,
         }
 
 
@@ -105,27 +129,43 @@ class Profiler:
     Args:
         activities: Activity classes, or names of those that plugins register, beside the rate tracker. None: the
             rate tracker alone; an empty list: none.
+        flops: The floating-point operations that the backend has done so far, or None where that is not known.
 
     Raises:
         TypeError: something that is neither.
-        ValueError: a name that no plugin registers, or two activities of one name.
+        ValueError: a name that no plugin registers, one that the profiler itself uses, or two activities of one name.
     """
 
-    def __init__(self, activities: list[Any] | None = None) -> None:
+    def __init__(self, activities: list[Any] | None = None, flops: Callable[[], int | None] = lambda: None) -> None:
         self._activities: dict[str, Activity] = {}
         if activities is None or activities:
-            self._activities[RateTracker.name()] = RateTracker()
-        for kind in map(_class_of, activities or ()):
+            self._activities[RateTracker.name()] = RateTracker(flops=flops)
+        for activity in activities or ():
+            if activity == RateTracker.name() or activity is RateTracker:
+                continue  # there already
+            kind = _class_of(activity)
             if not (isinstance(kind, type) and issubclass(kind, Activity)):
                 raise TypeError(
                     f"profiler_activities holds {kind!r}, expected subclasses of Activity or names of registered ones."
                 )
-            if kind.name() in self._activities:
-                raise ValueError(f"two profiler activities have the name {kind.name()!r}.")
-            self._activities[kind.name()] = kind()
+            name = kind.name()
+            if name in self._activities:
+                raise ValueError(f"two profiler activities have the name {name!r}. Give one another name().")
+            if name in _RESERVED or name.startswith("_"):
+                raise ValueError(
+                    f"the profiler activity {kind.__name__} has the name {name!r}, which the profiler itself uses. "
+                    "Return another one from its name()."
+                )
+            self._activities[name] = kind()
 
     def __bool__(self) -> bool:
         return bool(self._activities)
+
+    def start(self) -> None:
+        """The run begins."""
+        for activity in self._activities.values():
+            if isinstance(activity, RateTracker):
+                activity.reset()
 
     def add(self, batch_size: int) -> None:
         """A step with that many samples has ended."""
@@ -146,3 +186,7 @@ class Profiler:
             activity = activities[name]
             return activity if isinstance(activity, RateTracker) else activity.compute()
         raise AttributeError(f"no profiler activity {name!r}; there are {', '.join(activities) or 'none'}.")
+
+
+_RESERVED = frozenset([name for kind in (Profiler, RateTracker) for name in vars(kind) if not name.startswith("_")])
+"""Attributes of the profiler, and what its rate tracker writes into performance.json."""

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import logging
 import random
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
+from cstorch.backends.csx import debug
 from cstorch.distributed.streaming import Streamer, streaming_as
 from cstorch.errors import DataError
 from cstorch.tracing.context import context
@@ -189,13 +191,13 @@ class DataLoader:
         return Streamer() if context.backend is not None and context.backend.is_csx else None
 
     def _workers(self) -> WorkerPool | None:
-        """The worker processes, started when first needed; None where there is but one worker."""
+        """The worker processes, started when first needed; None where the one worker is this process."""
         backend = context.backend
         if backend is None or not backend.is_csx or not backend.is_e2e_execution:
             return None
         config = backend.cluster_config
         count = config.num_workers_per_csx
-        if count == 1:
+        if count == 1 and debug.wrk_memory_gi is None:
             return None
         if self._pool is None:
             self._runs += 1
@@ -211,6 +213,8 @@ class DataLoader:
 
     def _here(self) -> Epochs:
         if self._epochs is None:
+            config = getattr(context.backend, "cluster_config", None)
+            sys.path += [path for path in getattr(config, "python_paths", None) or () if path not in sys.path]
             with streaming_as(self._identity):
                 self._epochs = Epochs(self.input_fn, self.args, self.kwargs)
         return self._epochs

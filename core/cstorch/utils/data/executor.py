@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import math
@@ -11,6 +12,8 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from cstorch.backend import backend as get_backend
 from cstorch.device.tensor import observer
@@ -39,7 +42,7 @@ class DataExecutor:
         checkpoint_steps: None or 0: no checkpoints. An int k: at steps k-1, 2k-1, ... (zero-indexed) and at
             the last. A Schedule: at its steps, zero-indexed.
         activation_steps: Step closures run at every so many steps and at the last; 1 by default. Reduced to
-            the greatest common divisor with an int `checkpoint_steps`.
+            the greatest common divisor with the checkpoint steps.
         profiler_activities: Activities to profile beside the rates; None or a list of Activity classes.
         writer: A SummaryWriter for summaries.
 
@@ -67,9 +70,9 @@ class DataExecutor:
         self.backend = _backend()
         self.num_steps = _steps(self.backend, dataloader, num_steps)
         self._checkpoints = _checkpoint_schedule(checkpoint_steps, self.num_steps)
-        self.activation_steps = _activation_steps(activation_steps, checkpoint_steps)
+        self.activation_steps = _activation_steps(activation_steps, checkpoint_steps, self.num_steps)
         self.writer = writer
-        self.profiler = Profiler(profiler_activities)
+        self.profiler = Profiler(profiler_activities, self.backend.flops_done)
         self.iteration = 0
         self._started = False
         self._artifact_dir: Path | None = None
@@ -124,6 +127,7 @@ class DataExecutor:
         current = Iteration()
         current.fetches = runs
         rates = _Rates(self.profiler)
+        self.profiler.start()
         batches = self.dataloader.batches(self)
         open_iteration = False
         limit = getattr(self.backend.cluster_config, "job_time_sec", None)
@@ -192,9 +196,9 @@ class _Rates:
         if not self._profiler:
             return
         first = batch
-        while type(first) in (tuple, list) and first:
-            first = first[0]
-        shape = getattr(first, "shape", None)
+        while type(first) in (tuple, list, dict) and first:
+            first = next(iter(first.values())) if type(first) is dict else first[0]
+        shape = first.shape if isinstance(first, torch.Tensor) else None
         if shape is None or shape != self._shape:
             self._shape, self._size = shape, infer_batch_size(batch) or 1
         self._profiler.add(self._size)
@@ -242,21 +246,24 @@ def _checkpoint_schedule(steps: int | Schedule | None, num_steps: int) -> Range 
     raise ValueError(f"checkpoint_steps is {steps!r}, expected None, an int of at least 0 or a Schedule.")
 
 
-def _activation_steps(steps: int | None, checkpoint_steps: Any) -> int:
+def _activation_steps(steps: int | None, checkpoint_steps: Any, num_steps: int) -> int:
     if steps is None:
         return 1
     if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
         raise ValueError(f"activation_steps is {steps!r}, expected an int of at least 1.")
-    if isinstance(checkpoint_steps, int) and checkpoint_steps > 0:
+    common = steps
+    if isinstance(checkpoint_steps, Schedule):
+        within = itertools.takewhile(lambda step: step < num_steps - 1, checkpoint_steps)  # the last is fetched anyway
+        common = math.gcd(steps, *(step + 1 for step in within))
+    elif checkpoint_steps:
         common = math.gcd(steps, checkpoint_steps)
-        if common != steps:
-            warnings.warn(
-                f"activation_steps={steps} does not divide checkpoint_steps={checkpoint_steps}: activations are "
-                f"fetched every {common} steps.",
-                stacklevel=3,
-            )
-        return common
-    return steps
+    if common != steps:
+        warnings.warn(
+            f"activation_steps={steps} does not divide checkpoint_steps={checkpoint_steps}: activations are "
+            f"fetched every {common} steps.",
+            stacklevel=3,
+        )
+    return common
 
 
 def _make_run_folder(parent: Path) -> Path:

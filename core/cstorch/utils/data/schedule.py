@@ -42,11 +42,24 @@ class Range:
 
     def __iter__(self) -> Iterator[int]:
         yield from range(self.start, self.end, self.step)
-        if self.include_last and (self.end - 1 - self.start) % self.step != 0:
+        if self._adds_last:
             yield self.end - 1
 
     def __len__(self) -> int:
-        return sum(1 for _ in self)
+        return len(range(self.start, self.end, self.step)) + self._adds_last
+
+    @property
+    def _adds_last(self) -> bool:
+        return self.include_last and (self.end - 1 - self.start) % self.step != 0
+
+    def next_immediate_step(self, step: int) -> int | None:
+        """The first step of the range that is `step` or later; None after the last."""
+        if step <= self.start:
+            return self.start
+        found = step + (self.start - step) % self.step
+        if found < self.end:
+            return found
+        return self.end - 1 if self.include_last and step < self.end else None
 
 
 @dataclass
@@ -85,7 +98,8 @@ class Schedule:
 
     def next_immediate_step(self, step: int) -> int | None:
         """The first step of the schedule that is `step` or later; None after the last."""
-        return next((s for s in self if s >= step), None)
+        following = (item.next_immediate_step(step) for item in self._ranges)
+        return next((found for found in following if found is not None), None)
 
     def __iter__(self) -> Iterator[int]:
         for item in self._ranges:

@@ -64,11 +64,12 @@ class Ready:
 
 @dataclass(frozen=True)
 class Failure:
-    """What ended a worker: text for the error, and the exception where it can be pickled."""
+    """What ended a worker: text for the error, the exception where it can be pickled, whether memory ran out."""
 
     step: int
     text: str
     error: BaseException | None
+    out_of_memory: bool
 
 
 def write(fd: int, kind: Kind, slot: int = 0) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from multiprocessing import reduction, util
 from typing import Any
 
-from cstorch.backends.csx import data
+from cstorch.backends.csx import data, debug
 from cstorch.distributed.streaming import Streamer
 from cstorch.errors import DataError
 from cstorch.utils.data.restartable import combine
@@ -48,7 +48,8 @@ class WorkerPool:
             raise DataError(
                 f"input_fn {getattr(input_fn, '__qualname__', input_fn)!r} cannot be sent to the "
                 f"{count} input workers ({type(error).__name__}: {error}). Define it at the top level of a module, not "
-                "in a function or as a lambda, and pass it arguments that can be pickled; or use num_workers_per_csx=1."
+                "in a function or as a lambda, and pass it arguments that can be pickled; or let it stay in this "
+                "process with num_workers_per_csx=1 and without wrk_memory_gi."
             ) from error
         paths = tuple(python_paths or ())
         chosen = multiprocessing.get_start_method(allow_none=True)
@@ -57,7 +58,7 @@ class WorkerPool:
         self._end = util.Finalize(self, _close, args=(self.streams,), exitpriority=100)
         try:
             for rank, seed in enumerate(seeds):
-                task = Task(pickled, Streamer(rank, count), seed, paths, os.getpid(), start_method)
+                task = Task(pickled, Streamer(rank, count), seed, paths, os.getpid(), start_method, debug.wrk_memory_gi)
                 self.streams.append(WorkerStream(task, data.worker_timeout))
         except BaseException:
             self.close()

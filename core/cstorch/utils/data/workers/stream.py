@@ -37,7 +37,7 @@ class WorkerStream:
         freed, self._freed = _processes.Pipe(duplex=False)
         self._control, control = _processes.Pipe()
         lifeline, self._lifeline = _processes.Pipe(duplex=False)
-        self.rank, self._timeout = task.streamer.rank, timeout
+        self.rank, self._timeout, self._memory_gi = task.streamer.rank, timeout, task.memory_gi
         ends = (filled, freed, control, lifeline)
         # Not daemonic: the user's loader may start processes of its own.
         self._process = _processes.Process(
@@ -135,9 +135,23 @@ class WorkerStream:
         self._process.join(_POLITE)
         code = self._process.exitcode
         how = f"was killed by signal {-code}" if code is not None and code < 0 else f"ended with exit status {code}"
+        if self._ready is None and code == 1:
+            advice = (
+                'A worker imports the program\'s main module: is the run below `if __name__ == "__main__":` there? Can '
+                "input_fn be imported? What the worker printed says more."
+            )
+        elif self._memory_gi is not None:
+            advice = self._about_memory()
+        else:
+            advice = "A killed worker is often one that took too much memory; what it printed may say more."
         return DataError(
-            f"input worker {self.rank} (process {self._process.pid}) {how} before it had streamed its batches. "
-            "A killed worker is often one that the system took for out of memory; what it printed may say more."
+            f"input worker {self.rank} (process {self._process.pid}) {how} before it had streamed its batches. {advice}"
+        )
+
+    def _about_memory(self) -> str:
+        return (
+            f"It may allocate cstorch.backends.csx.debug.wrk_memory_gi={self._memory_gi:g} GiB: raise that, or let "
+            "input_fn load less at a time."
         )
 
     def _take_other(self, record: tuple[int, int, Any]) -> None:
@@ -156,8 +170,10 @@ class WorkerStream:
             self._states = {step: state}  # one checkpoint at a time: those before are past
         elif kind == Kind.FAILED:
             failure: Failure = what
+            limited = failure.out_of_memory and self._memory_gi is not None
+            advice = f" for want of memory. {self._about_memory()}" if limited else ":"
             raise DataError(
-                f"input worker {self.rank} failed at step {failure.step}:\n{failure.text.rstrip()}"
+                f"input worker {self.rank} failed at step {failure.step}{advice}\n{failure.text.rstrip()}"
             ) from failure.error
 
     def _view(self, slot: int) -> Any:

@@ -6,6 +6,7 @@ import itertools
 import multiprocessing
 import os
 import pickle
+import resource
 import signal
 import sys
 import threading
@@ -39,6 +40,7 @@ class Task:
         python_paths: Folders that come first on the import path.
         parent: The controller's process.
         start_method: How the loader's own processes start, as they would in the controller.
+        memory_gi: So many GiB it may allocate, beside the shared memory of its batches; None for no limit.
     """
 
     input_fn: bytes
@@ -47,6 +49,7 @@ class Task:
     python_paths: tuple[str, ...]
     parent: int
     start_method: str
+    memory_gi: float | None = None
 
 
 def _end_with_controller(lifeline: int) -> None:
@@ -66,6 +69,9 @@ def main(task: Task, filled: Connection, freed: Connection, control: Connection,
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group: the controller ends the workers
     threading.Thread(target=_end_with_controller, args=(lifeline.fileno(),), daemon=True).start()
+    if task.memory_gi is not None:
+        limit = int(task.memory_gi * 2**30)
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
     multiprocessing.set_start_method(task.start_method, force=True)
     sys.path[:0] = task.python_paths
     torch.set_num_threads(1)
@@ -77,13 +83,19 @@ def main(task: Task, filled: Connection, freed: Connection, control: Connection,
     except (BrokenPipeError, EOFError):
         return  # the controller has ended the run
     except BaseException as error:
-        failure = Failure(worker.step, traceback.format_exc(), as_picklable(error))
+        failure = Failure(worker.step, traceback.format_exc(), as_picklable(error), is_out_of_memory(error))
         try:
             write(filled.fileno(), Kind.FAILED)
             control.send(failure)
             worker.wait_for_end()
         except (BrokenPipeError, EOFError):
             return
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether Python, PyTorch or the loader of shared libraries could not get memory."""
+    signs = ("can't allocate memory", "failed to map segment")
+    return isinstance(error, MemoryError) or any(sign in str(error) for sign in signs)
 
 
 class _Worker:
@@ -141,7 +153,11 @@ class _Worker:
         key: list[Any] = []
         tensors: list[torch.Tensor] = []
         nest.signature(batch, key, tensors, key)
-        if self._layout is None or key != self._key:
+        others = any(type(part) is nest.Identity for part in key)
+        if others:  # parameters are tensors like others here; what else there is may have changed inside
+            tensors = [leaf.detach() for leaf in nest.leaves(batch) if isinstance(leaf, torch.Tensor)]
+            key += [(tensor.shape, tensor.dtype) for tensor in tensors]
+        if self._layout is None or others or key != self._key:
             self._key, self._layout = key, layout_of(batch)
             self._views.clear()
             self._say(Kind.LAYOUT, self._layout)
@@ -152,8 +168,9 @@ class _Worker:
         if views is None:
             assert self._slots is not None
             views = self._views[slot] = self._slots.tensors(slot, self._layout)
-        for view, tensor in zip(views, tensors, strict=True):
-            view.copy_(tensor)
+        with torch.no_grad():
+            for view, tensor in zip(views, tensors, strict=True):
+                view.copy_(tensor)
         write(self._filled, Kind.BATCH, slot)
 
     def _make_slots(self, nbytes: int) -> None:

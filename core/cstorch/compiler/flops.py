@@ -1,0 +1,68 @@
+"""Floating-point operations: of a program's graph, of what has run, and what this machine can do in a second."""
+
+from __future__ import annotations
+
+import functools
+import time
+import weakref
+from typing import Any
+
+import torch
+from torch import fx
+from torch.utils.flop_counter import flop_registry
+
+_aten = torch.ops.aten
+_FORMULAS = {
+    **flop_registry,
+    _aten._scaled_dot_product_flash_attention_for_cpu: flop_registry[_aten._scaled_dot_product_flash_attention],
+    _aten._scaled_dot_product_flash_attention_for_cpu_backward: flop_registry[
+        _aten._scaled_dot_product_flash_attention_backward
+    ],
+}
+
+
+def count_flops(graph: fx.GraphModule) -> int:
+    """The floating-point operations of one run: those of matrix products, convolutions and attention.
+
+    These are PyTorch's own formulas (`torch.utils.flop_counter`); other operations count nothing.
+
+    Args:
+        graph: A graph whose nodes carry the values of the trace (`meta["val"]`).
+    """
+    total = 0
+    for node in graph.graph.nodes:
+        formula = _FORMULAS.get(getattr(node.target, "overloadpacket", None))
+        if formula is not None:
+            args, kwargs = fx.map_arg((node.args, node.kwargs), lambda n: n.meta["val"])
+            total += int(formula(*args, **kwargs, out_val=node.meta["val"]))
+    return total
+
+
+class FlopMeter:
+    """Adds up what the programs of a backend have computed, by the runs that their executables count."""
+
+    def __init__(self) -> None:
+        self._flops: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+
+    def add(self, executable: Any, graph: fx.GraphModule) -> None:
+        """Watch an executable; one that counts no `runs` is left out."""
+        if hasattr(executable, "runs"):
+            self._flops[executable] = count_flops(graph)
+
+    def total(self) -> int:
+        """Floating-point operations of all runs of the executables that are still there."""
+        return sum(executable.runs * flops for executable, flops in self._flops.items())
+
+
+@functools.cache
+def peak_flops() -> float:
+    """Floating-point operations a second of a float32 matrix product here, measured once in a few milliseconds."""
+    size = 768
+    with torch.no_grad(), torch.autocast("cpu", enabled=False):
+        factor = torch.full((size, size), 0.5)
+        best = float("inf")
+        for _ in range(4):
+            start = time.perf_counter()
+            torch.mm(factor, factor)
+            best = min(best, time.perf_counter() - start)
+    return 2 * size**3 / best
