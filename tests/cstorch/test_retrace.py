@@ -100,7 +100,7 @@ def test_flags_are_checked_at_assignment():
         debug.retrace = True
     with pytest.raises(AttributeError, match="no flag 'nothing'"):
         _ = debug.nothing
-    assert repr(debug) == "csx.debug(retrace_every_iteration=False)"
+    assert repr(debug).startswith("csx.debug(retrace_every_iteration=False")
 
 
 def test_a_scheduler_in_a_retraced_step_steps_once_a_call(csx, monkeypatch):
