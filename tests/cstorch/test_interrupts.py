@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from shared_memory import nothing_left
 
 PROGRAM = """
 import json, os, signal, sys, time
@@ -61,9 +62,8 @@ def end(process, seconds=60):
 
 @pytest.fixture(autouse=True)
 def nothing_is_left_in_shared_memory():
-    before = set(os.listdir("/dev/shm"))
-    yield
-    assert set(os.listdir("/dev/shm")) <= before
+    with nothing_left():
+        yield
 
 
 LOOP = """

@@ -17,6 +17,7 @@ from cstorch.backends import csx as flags
 from cstorch.errors import DataError
 from cstorch.tracing import nest
 from restart_runs import stream
+from shared_memory import nothing_left
 
 
 @pytest.fixture(params=[1, 2, 3])
@@ -201,9 +202,8 @@ def test_leaving_the_loop_ends_the_workers(two_workers):
 
 
 def test_nothing_is_left_in_shared_memory(two_workers):
-    before = set(os.listdir("/dev/shm"))
-    kept = list(run(fn.large, 4))
-    assert set(os.listdir("/dev/shm")) <= before
+    with nothing_left():
+        kept = list(run(fn.large, 4))
     assert len(kept) == 4
 
 
