@@ -21,6 +21,7 @@ from typing import Any
 
 import cstorch
 import torch
+from cstorch.compiler.compile import interpreting
 from cstorch.errors import TraceError
 
 HERE = str(Path(__file__).parent)
@@ -44,6 +45,9 @@ class Result:
 
 def outcome_of(run: Callable[[], None]) -> tuple[str, str]:
     """Run an item here and say how it went."""
+    if not interpreting():  # a compiled program then draws the numbers that eager PyTorch draws
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        torch.utils.deterministic.fill_uninitialized_memory = False
     try:
         run()
     except unittest.SkipTest as error:

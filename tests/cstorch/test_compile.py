@@ -1,5 +1,6 @@
 """Compiling: the cache, the rewrites, the lean runtime, and what happens when there is no compiler."""
 
+import json
 import os
 import stat
 import warnings
@@ -8,6 +9,7 @@ import cstorch
 import pytest
 import torch
 import torch.nn.functional as F
+from cstorch._torch_private.inductor import check_descriptions
 from cstorch.compiler import cache, native
 from cstorch.compiler.interpreter import InterpretedExecutable
 from cstorch.compiler.passes import prepare
@@ -248,3 +250,36 @@ def test_operators_without_a_c_entry_point_run_in_a_library(csx):
         step(a, b)
         torch.testing.assert_close(seen[number], a / b)
     assert isinstance(executable_of(step), native.NativeExecutable)
+
+
+@pytest.mark.native
+def test_products_of_complex_numbers_with_an_addend(csx):
+    """PyTorch's library passes the default factors of these operators, which it has not described."""
+    seen = []
+
+    @cstorch.trace
+    def step(a, b):
+        many = a.expand(2, 3, 3)
+        cstorch.step_closure(seen.append)(torch.addmm(a, a, b))
+        cstorch.step_closure(seen.append)(torch.addmm(a, a, b, alpha=2, beta=3))
+        cstorch.step_closure(seen.append)(torch.baddbmm(many, many, many))
+
+    for _ in range(2):
+        a, b = torch.randn(3, 3, dtype=torch.complex64), torch.randn(3, 3, dtype=torch.complex64)
+        step(a, b)
+        torch.testing.assert_close(seen[0], torch.addmm(a, a, b))
+        torch.testing.assert_close(seen[1], torch.addmm(a, a, b, alpha=2, beta=3))
+        torch.testing.assert_close(seen[2][1], torch.addmm(a, a, a))
+        seen.clear()
+    assert isinstance(executable_of(step), native.NativeExecutable)
+
+
+def test_a_call_that_a_library_cannot_make_is_found_when_it_is_compiled(tmp_path):
+    inputs = [{"name": name} for name in ("self", "mat1", "mat2", "beta")]
+    described = {"nodes": [{"node": {"target": "aten::addmm", "inputs": inputs}}]}
+    (tmp_path / "x.wrapper.json").write_text(json.dumps(described))
+    with pytest.raises(NotImplementedError, match="aten::addmm cannot be called with the default of 'alpha'"):
+        check_descriptions(tmp_path)
+    inputs.append({"name": "alpha"})
+    (tmp_path / "x.wrapper.json").write_text(json.dumps(described))
+    check_descriptions(tmp_path)

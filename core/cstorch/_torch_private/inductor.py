@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import json
 import logging
 import re
 from collections.abc import Callable, Iterator
@@ -15,7 +16,7 @@ from torch import fx
 
 logger = logging.getLogger("cstorch.compile")
 
-__all__ = ["aot_compile", "cpp_compiler", "load_library", "lower_as_buffer"]
+__all__ = ["aot_compile", "check_descriptions", "cpp_compiler", "load_library", "lower_as_buffer"]
 
 
 def aot_compile(graph: fx.GraphModule, example: list[torch.Tensor], options: dict[str, Any]) -> str:
@@ -31,6 +32,27 @@ def aot_compile(graph: fx.GraphModule, example: list[torch.Tensor], options: dic
         path = inductor.aot_compile(graph, tuple(example), options=options)
     assert isinstance(path, str), f"expected the path of a library, got {path!r}"
     return path
+
+
+def check_descriptions(folder: Path) -> None:
+    """Raise when a library compiled into `folder` could not call an operator that has no C entry point.
+
+    The library passes whole numbers that an operator takes by keyword, but their description leaves them out where
+    they have their default values (torch 2.13), and the call fails when the program runs.
+
+    Raises:
+        NotImplementedError: naming the operator.
+    """
+    for file in folder.glob("*.wrapper.json"):
+        for entry in json.loads(file.read_text())["nodes"]:
+            name, described = entry["node"]["target"], {given["name"] for given in entry["node"]["inputs"]}
+            if "::" not in name or name.count(".") > 1:
+                continue
+            operator, _, overload = name.partition(".")
+            for argument in torch._C._get_schema(operator, overload).arguments:
+                is_number = str(argument.type) in ("int", "number")
+                if argument.kwarg_only and is_number and argument.name not in described:
+                    raise NotImplementedError(f"{name} cannot be called with the default of {argument.name!r}")
 
 
 RUNTIME = Path(__file__).with_name("runtime.h")

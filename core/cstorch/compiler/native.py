@@ -9,13 +9,13 @@ from typing import Any
 
 import torch
 
-from cstorch._torch_private.inductor import aot_compile, cpp_compiler, load_library, lower_as_buffer
+from cstorch._torch_private.inductor import aot_compile, check_descriptions, cpp_compiler, load_library, lower_as_buffer
 from cstorch.compiler.bias import unfuse_bias
 from cstorch.compiler.passes import copy_graph
 from cstorch.compiler.realize import realize_scalars
 from cstorch.tracing.program import Program
 
-GENERATION = 4
+GENERATION = 5
 """Counts what `compile_native` makes of a program: raised when a pass is added, so that no older library is loaded."""
 
 OPTIONS: dict[str, Any] = {
@@ -77,6 +77,7 @@ def compile_native(program: Program, example: list[torch.Tensor], target: Path) 
     with tempfile.TemporaryDirectory(prefix=".compiling-", dir=target.parent) as folder:
         options = {**options_now(), "aot_inductor.output_path": str(Path(folder) / "library.so")}
         made = Path(aot_compile(graph, example, options))
+        check_descriptions(Path(folder))
         for description in Path(folder).glob("*.wrapper.json"):  # how to call operators that have no C entry point
             description.replace(target.with_suffix(".json"))
         made.replace(target)
