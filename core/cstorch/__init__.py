@@ -17,6 +17,7 @@ from cstorch.compiled_module import compile  # noqa: A004
 from cstorch.creation import full, full_like, ones, ones_like, zeros, zeros_like
 from cstorch.numpy_conversion import from_numpy, to_numpy
 from cstorch.storage import load, save
+from cstorch.summaries import summarize_scalar, summarize_tensor
 from cstorch.tracing.closures import checkpoint_closure, step_closure
 
 if TYPE_CHECKING:
@@ -46,6 +47,8 @@ __all__ = [
     "save",
     "step_closure",
     "storage",
+    "summarize_scalar",
+    "summarize_tensor",
     "testing",
     "to_numpy",
     "trace",

@@ -1,23 +1,10 @@
-"""TensorBoard event files (`cerebras.pytorch.utils.tensorboard`)."""
+"""TensorBoard event files, written and read (`cerebras.pytorch.utils.tensorboard`)."""
 
 from __future__ import annotations
 
-from typing import Any
+from cstorch.summaries import summarize_scalar, summarize_tensor
+from cstorch.utils.tensorboard.reader import SummaryReader
+from cstorch.utils.tensorboard.tensors import TensorDescriptor
+from cstorch.utils.tensorboard.writer import SummaryWriter
 
-from torch.utils import tensorboard as _torch_tensorboard
-
-__all__ = ["SummaryWriter"]
-
-
-class SummaryWriter(_torch_tensorboard.SummaryWriter):
-    """torch.utils.tensorboard.SummaryWriter with a base step (`cerebras.pytorch.utils.tensorboard.SummaryWriter`).
-
-    Args:
-        *args: Passed to torch's writer.
-        base_step: The step that summaries of a run's first step are written at.
-        **kwargs: Passed to torch's writer.
-    """
-
-    def __init__(self, *args: Any, base_step: int = 0, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.base_step = base_step
+__all__ = ["SummaryReader", "SummaryWriter", "TensorDescriptor", "summarize_scalar", "summarize_tensor"]
