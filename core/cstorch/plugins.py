@@ -139,12 +139,17 @@ def backend_factory(name: str) -> Callable[..., Backend]:
 
 
 def activity(name: str) -> type:
-    """The activity class that a plugin registered as `name`.
+    """The activity class that a plugin registered as `name`, or the one of cstorch's own.
 
     Raises:
         ValueError: there is none; the message names those that there are, and plugins that are broken.
     """
-    names = ", ".join(_loaded().activities) or "none"
+    from cstorch.utils.process_activities import ACTIVITIES
+
+    registered = _loaded().activities
+    if name in ACTIVITIES and name not in registered:
+        return ACTIVITIES[name]
+    names = ", ".join(dict.fromkeys((*registered, *ACTIVITIES)))
     found: type = _find("activities", name, f"there is no profiler activity {name!r}; registered are: {names}.")[1]
     return found
 

@@ -1,4 +1,4 @@
-"""Data loading, TensorBoard and profiling (`cerebras.pytorch.utils`)."""
+"""Data loading, its benchmark, TensorBoard and profiling (`cerebras.pytorch.utils`)."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 
 from cstorch.utils import data, profiler
 
-__all__ = ["data", "profiler", "tensorboard"]
+__all__ = ["benchmark", "data", "profiler", "tensorboard"]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "tensorboard":  # tensorboard takes a second to import: not before it is used
-        return importlib.import_module("cstorch.utils.tensorboard")
+    if name in ("benchmark", "tensorboard"):  # tensorboard takes a second to import: not before it is used
+        return importlib.import_module(f"cstorch.utils.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

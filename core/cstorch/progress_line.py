@@ -1,0 +1,53 @@
+"""A line on a terminal that is written anew while something goes on, and wiped out when it ends."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+_active: list[ProgressLine] = []  # the innermost one has the terminal
+
+
+class ProgressLine:
+    """Context manager: shows a text, asked for every 0.2 seconds by a thread of its own.
+
+    Args:
+        text: What the line says now.
+        stream: Where the line goes; sys.stderr by default. Nothing is written unless it is a terminal.
+    """
+
+    def __init__(self, text: Callable[[], str], stream: Any = None) -> None:
+        self._text = text
+        self._stream = sys.stderr if stream is None else stream
+        self._done = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> ProgressLine:
+        if getattr(self._stream, "isatty", lambda: False)():
+            _active.append(self)
+            self._thread = threading.Thread(target=self._tick, name="cstorch-progress", daemon=True)
+            self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._done.set()
+        if self._thread is not None:
+            self._thread.join()
+            _active.remove(self)
+            self._write("\r\x1b[2K")
+
+    def _tick(self) -> None:
+        while not self._done.wait(0.2):
+            if _active[-1] is self:
+                width = shutil.get_terminal_size().columns - 1
+                self._write(f"\r\x1b[2K{self._text()[:width]}")  # a longer line would wrap and stay
+
+    def _write(self, text: str) -> None:
+        self._stream.write(text)
+        self._stream.flush()
