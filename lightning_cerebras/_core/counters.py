@@ -27,7 +27,7 @@ class Counters:
 
     def __init__(self, trainer: Any) -> None:
         self._trainer = trainer
-        self._read = attrgetter(*COUNTERS, "sanity_checking")
+        self._read = attrgetter(*COUNTERS, "should_stop", "sanity_checking")
 
     def values(self) -> tuple[int, ...]:
         """What they are now; an argument for the traced step."""
@@ -50,11 +50,11 @@ class Counters:
         kind.sanity_checking = _seen_by_user(originals["sanity_checking"], lambda: bool(numbers[-1]))
         for name in METRICS:
             setattr(kind, name, _seen_by_user(originals[name], lambda name=name: _refuse_metrics(name)))
-        stopping, trainer.should_stop = trainer.should_stop, False
+        stopping, trainer.should_stop = trainer.should_stop, numbers[-2]
         try:
             yield
-            if trainer.should_stop:
-                cstorch.step_closure(setattr)(trainer, "should_stop", True)
+            if trainer.should_stop is not numbers[-2]:
+                cstorch.step_closure(setattr)(trainer, "should_stop", bool(trainer.should_stop))
         finally:
             trainer.should_stop = stopping
             for name, original in originals.items():

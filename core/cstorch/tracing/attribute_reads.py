@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from cstorch.device.tensor import observer
+from cstorch.tracing.scalars import HostScalar
 from cstorch.where import is_ours
 
 MISSING: Any = types.SimpleNamespace()
@@ -88,7 +89,7 @@ class AttributeReads:
         """Those that later calls must find as they were; what the step itself assigned is not among them."""
         found = []
         for module, name, value in self._first.values():
-            if not (is_compared(value) or is_same_object(value)):
+            if isinstance(value, HostScalar) or not (is_compared(value) or is_same_object(value)):
                 continue
             now = look_up(module, name)
             if now is value or (is_compared(value) and now == value):

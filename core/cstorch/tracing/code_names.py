@@ -49,6 +49,29 @@ class CodeNames:
                         self.add(code)
 
 
+_CONSTRUCTORS = frozenset({"__init__", "__post_init__", "__attrs_post_init__", "__new__", "__setstate__"})
+
+
+def assigned_by_methods(kind: type, libraries: Iterable[str]) -> set[str]:
+    """Names of attributes that methods of a class, but its constructor, assign.
+
+    Args:
+        kind: The class; those that it derives from count too.
+        libraries: Packages whose classes do not count.
+    """
+    return {
+        instruction.argval
+        for base in kind.__mro__
+        if base.__module__.partition(".")[0] not in libraries
+        for name, value in vars(base).items()
+        if name not in _CONSTRUCTORS
+        for body in _bodies(value)
+        for code in codes(body)
+        for instruction in dis.get_instructions(code)
+        if instruction.opname == "STORE_ATTR"
+    }
+
+
 def _bodies(value: Any) -> Iterator[types.CodeType]:
     """The code of a method or property."""
     for part in (value, getattr(value, "fget", None), getattr(value, "__func__", None), getattr(value, "func", None)):

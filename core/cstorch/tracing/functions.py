@@ -20,7 +20,7 @@ from cstorch._torch_private.backward import is_on
 from cstorch.device import CSX, CsxTensor
 from cstorch.tracing.attention import flash_attention
 from cstorch.tracing.gradients import GradientLedger
-from cstorch.tracing.scalars import HostScalar
+from cstorch.tracing.scalars import HostScalar, code_of, make_scalar, plain_number
 from cstorch.tracing.static_forms import static_form
 
 _TAKES_SCALAR_TENSORS = frozenset(
@@ -51,9 +51,14 @@ def _is_scalar_tensor(value: Any) -> bool:
 class StepFunctions(TorchFunctionMode):
     """Active while a step is traced."""
 
-    def __init__(self, as_tensor: Callable[[HostScalar], torch.Tensor], gradients: GradientLedger) -> None:
+    def __init__(
+        self,
+        as_tensor: Callable[[HostScalar], torch.Tensor],
+        as_entry: Callable[[HostScalar, torch.dtype], torch.Tensor],
+        gradients: GradientLedger,
+    ) -> None:
         super().__init__()
-        self.as_tensor = as_tensor
+        self.as_tensor, self.as_entry = as_tensor, as_entry
         self.gradients = gradients
 
     def resumed(self) -> contextlib.AbstractContextManager[Any]:
@@ -89,6 +94,10 @@ class StepFunctions(TorchFunctionMode):
             return made.fill_(self.as_tensor(args[1]) if isinstance(args[1], HostScalar) else args[1])
         if not _has_scalar(args) and not _has_scalar(kwargs.values()):
             return func(*args, **kwargs)
+        if name == "__getitem__" and type(args[0]) is torch.Tensor:
+            number = _entry_of_table(args[0], args[1])
+            if number is not None:
+                return self.as_entry(number, args[0].dtype)
         takes = name in _TAKES_SCALAR_TENSORS and any(isinstance(a, CsxTensor) for a in args)
         if name in ("lerp", "lerp_") and takes:
             weight = self.as_tensor(args[2]).to(args[0].dtype)
@@ -142,6 +151,20 @@ class StepFunctions(TorchFunctionMode):
 
 def _number(value: HostScalar) -> Any:
     return value.item()
+
+
+def _entry_of_table(table: torch.Tensor, index: Any) -> HostScalar | None:
+    """`table[index]`, where that is one number of a tensor of the host at a place that differs from step to step."""
+    index = index if type(index) is tuple else (index,)
+    if len(index) != table.dim() or table.requires_grad or table.dtype is torch.bool or table.is_complex():
+        return None
+    if not all(isinstance(i, int) for i in index):
+        return None
+    scope = next(i._scope for i in index if isinstance(i, HostScalar))
+    value = table[tuple(map(plain_number, index))].item()
+    places = ", ".join(map(code_of, index))
+    made: HostScalar = make_scalar(scope, f"{scope.host.name(table, 'the tensor')}[{places}].item()", value)
+    return made
 
 
 def _has_scalar(values: Any) -> bool:

@@ -90,12 +90,14 @@ class _ModuleAttributes:
         kind = type(module)
         above = {base.__module__.partition(".")[0] for base in kind.__mro__ if base not in (nn.Module, object)}
         self.hides_private = bool(above & set(_LIBRARIES))
+        self.anew: set[str] = set()
         self.is_library = kind.__module__.partition(".")[0] in _LIBRARIES
 
     def items(self) -> dict[str, Any]:
         found = {name: v for name, v in self.module.__dict__.items() if name not in INTERNAL}
         if self.hides_private:
-            found = {name: v for name, v in found.items() if name[0] != "_" or isinstance(v, torch.Tensor)}
+            shown = {name for name, v in found.items() if name[0] != "_" or isinstance(v, torch.Tensor)} | self.anew
+            found = {name: v for name, v in found.items() if name in shown}
         return {**found, **self.module._buffers}
 
     def __setitem__(self, name: str, value: Any) -> None:
@@ -167,7 +169,8 @@ class ModuleWatch:
         if id(module) in self._seen:
             return
         attributes = _ModuleAttributes(module)
-        holder = _ModuleHolder(type(module).__name__, attributes, ".{}", attributes.is_library)
+        holder = _ModuleHolder(type(module).__name__, attributes, ".{}", attributes.is_library, owner=module)
+        holder.anew = attributes.anew
         self._seen[id(module)] = module, module.training, holder
         if self.surroundings is not None and not attributes.is_library:
             self.surroundings.visit_module(module, INTERNAL)

@@ -19,6 +19,7 @@ from cstorch.errors import StateError
 from cstorch.tracing import nest
 from cstorch.tracing.attribute_reads import MISSING, is_compared
 from cstorch.tracing.context import context
+from cstorch.tracing.host_attributes import HostAttributes
 from cstorch.tracing.modules import ModuleWatch
 from cstorch.tracing.program import Effect
 from cstorch.tracing.recorder import Recorder
@@ -48,6 +49,7 @@ class Rebinding:
     def __init__(self, recorder: Recorder, watch: ModuleWatch, surroundings: Surroundings) -> None:
         self._recorder, self._watch, self._surroundings = recorder, watch, surroundings
         self._module_holders: set[int] = set()
+        self._numbers = HostAttributes(recorder.scalars, self.holders)
 
     @property
     def holders(self) -> list[Holder]:
@@ -61,6 +63,7 @@ class Rebinding:
             StateError: the step leaves a traced tensor where a replay cannot put the next one.
         """
         changes: list[str] = []
+        self._numbers.conceal()
         self._module_holders = {id(holder) for holder in self._watch.holders}
         for holder in self.holders:
             now = holder.items()

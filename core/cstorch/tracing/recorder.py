@@ -79,6 +79,7 @@ class Recorder(TorchDispatchMode):
         self._born = WeakIdKeyDictionary()  # host tensors that the step itself made
         self.draws = HostDraws(self)
         self.redraws = False
+        self._parts = WeakIdKeyDictionary()  # of host tensors from outside: views, and numbers as csx tensors
         self._looked_at: dict[int, str] = {}  # host tensors from outside that the host computed with, and the line
         self._keep: list[Any] = []  # objects known by id stay alive as long as their id is used
 
@@ -171,6 +172,12 @@ class Recorder(TorchDispatchMode):
             self._scalar_handles[scalar._code] = known
         return known
 
+    def entry_of_table(self, scalar: HostScalar, dtype: torch.dtype) -> torch.Tensor:
+        """A 0-d tensor with the value of `scalar`, which is an entry of a host tensor of that dtype."""
+        made = self.scalar_input(scalar).to(dtype)
+        self._parts[made] = True
+        return made
+
     # -- operations --------------------------------------------------------------------------------------
 
     def __torch_dispatch__(
@@ -187,6 +194,8 @@ class Recorder(TorchDispatchMode):
         tensors = [t for t in leaves if isinstance(t, torch.Tensor)]
         if not on_device and not any(isinstance(t, CsxTensor) or id(t) in self._handles for t in tensors):
             changed = [t for t in mutated_arguments(func, args, kwargs) if isinstance(t, torch.Tensor)]
+            for t in changed:
+                self._refuse_change_of_part(func, t)
             if all(t in self._born for t in changed):
                 for t in tensors:
                     if t not in self._born:
@@ -196,13 +205,29 @@ class Recorder(TorchDispatchMode):
                 out = func(*args, **kwargs)
                 if drawn is not None:
                     self.draws.follow(out, drawn)
-                self._born.update((t, True) for t in pytree.tree_leaves(out) if isinstance(t, torch.Tensor))
+                made = [t for t in pytree.tree_leaves(out) if isinstance(t, torch.Tensor)]
+                self._born.update((t, True) for t in made)
+                self._parts.update((t, True) for t in made if self._is_part(t, tensors))
                 return out
         if func is aten._local_scalar_dense.default:
             raise refuse_read("reading the value of a traced tensor")
         if device is not None and not on_device and func is aten._to_copy.default:
             raise refuse_read(f"moving a traced tensor to {device}")
         return self.record(func, args, {**kwargs, "device": torch.device("cpu")} if on_device else kwargs)
+
+    def _is_part(self, made: torch.Tensor, tensors: list[torch.Tensor]) -> bool:
+        """Whether `made` is a view of one of `tensors` that the step has not made."""
+        memory = _memory(made)
+        outside = (t for t in tensors if t is not made and (t not in self._born or t in self._parts))
+        return memory is not None and any(_memory(t) == memory for t in outside)
+
+    def _refuse_change_of_part(self, func: Any, tensor: torch.Tensor) -> None:
+        if tensor in self._parts:
+            raise TraceError(
+                f"{func} at {user_line()} changes a part of a cpu tensor that was made before the step. A run of the "
+                'program would not change it. Move the whole tensor to the device before the step, with .to("csx") or '
+                "as a buffer of the module, or change it in a step closure."
+            )
 
     def _handle_of(self, tensor: torch.Tensor) -> CsxTensor:
         return self.handle(tensor) if isinstance(tensor, CsxTensor) else self.host_input(tensor)
@@ -221,6 +246,7 @@ class Recorder(TorchDispatchMode):
         plain_args, plain_kwargs = args, kwargs
         for t in mutated_arguments(func, args, kwargs):
             if isinstance(t, torch.Tensor):
+                self._refuse_change_of_part(func, t)
                 if id(t) in self._looked_at and id(t) not in self._handles:
                     raise TraceError(
                         f"{func} at {user_line()} changes a cpu tensor {tuple(t.shape)} that the step computed "
@@ -294,3 +320,7 @@ class Recorder(TorchDispatchMode):
                 parts.append(self._wrap(part, item, known))
             return type(out)(parts)
         return out
+
+
+def _memory(tensor: torch.Tensor) -> int | None:
+    return tensor.untyped_storage()._cdata if tensor.layout is torch.strided else None

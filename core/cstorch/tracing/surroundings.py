@@ -25,8 +25,8 @@ from cstorch.tracing.code_names import CodeNames, codes
 from cstorch.tracing.scalars import ScalarScope
 from cstorch.where import is_ours
 
-_LIBRARIES = {"torch", "lightning", "pytorch_lightning", "lightning_fabric", "lightning_utilities", "torchmetrics"}
-_LIBRARIES |= {"numpy", "cstorch", "cerebras", "lightning_cerebras", *sys.stdlib_module_names}
+LIBRARIES = {"torch", "lightning", "pytorch_lightning", "lightning_fabric", "lightning_utilities", "torchmetrics"}
+LIBRARIES |= {"numpy", "cstorch", "cerebras", "lightning_cerebras", *sys.stdlib_module_names}
 _LARGE = 1000  # a container with more entries is data
 
 
@@ -40,6 +40,8 @@ class Holder:
         entry: The path of an entry, with a place for its key.
         internal: Whether its changes are of no interest to the user.
         find: Looks up what is in its place now, where no other holder holds it.
+        owner: The object or module whose attributes they are.
+        anew: Keys of numbers that the step reads anew each time.
     """
 
     name: str
@@ -47,6 +49,8 @@ class Holder:
     entry: str
     internal: bool = False
     find: Callable[[], Any] | None = None
+    owner: Any = None
+    anew: set[str] = field(default_factory=set)
     before: dict[Any, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -143,7 +147,7 @@ class Surroundings:
                 self._containers.append(self._hold(Holder(path, value, "[{!r}]"), depth))
         elif _is_plain_object(value):
             self._classes.add(type(value))
-            self._attributes.append(self._hold(Holder(path, vars(value), ".{}"), depth))
+            self._attributes.append(self._hold(Holder(path, vars(value), ".{}", owner=value), depth))
 
     def visit_module(self, module: nn.Module, internal: frozenset[str]) -> None:
         """Note what the attributes of a module hold; the attributes themselves are followed elsewhere."""
@@ -151,7 +155,7 @@ class Surroundings:
             if name not in internal and not name.startswith("_"):
                 self.visit(value, f"{type(module).__name__}.{name}", 1)
         kind = type(module)
-        if kind.__module__.partition(".")[0] not in _LIBRARIES:
+        if kind.__module__.partition(".")[0] not in LIBRARIES:
             self._classes.add(kind)
             self._visit_class(module, kind)
             for name in ("forward", "training_step", "validation_step", "test_step", "predict_step"):
@@ -178,7 +182,7 @@ class Surroundings:
                 for value in Cells(_cells(function)).values().values():
                     self.visit(value, "", depth + 1)
             return
-        if str(function.__module__).partition(".")[0] in _LIBRARIES:
+        if str(function.__module__).partition(".")[0] in LIBRARIES:
             return
         names: set[str] = set()
         for code in codes(function.__code__):
@@ -208,7 +212,7 @@ class Surroundings:
         """Keys, values and expressions of what the step has left as it was; items of lists by both their indices."""
         now = holder.items()
         for key, value in holder.before.items():
-            if not (is_compared(value) or is_same_object(value)) or key not in now:
+            if not (is_compared(value) or is_same_object(value)) or key not in now or key in holder.anew:
                 continue
             if now[key] is not value and not (is_compared(value) and now[key] == value):
                 continue
@@ -253,4 +257,4 @@ def _is_plain_object(value: Any) -> bool:
         return False
     if isinstance(value, (argparse.Namespace, types.SimpleNamespace)):
         return True
-    return type(value).__module__.partition(".")[0] not in _LIBRARIES
+    return type(value).__module__.partition(".")[0] not in LIBRARIES
