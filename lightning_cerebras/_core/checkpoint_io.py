@@ -45,11 +45,15 @@ class CSXCheckpointIOMixin:
         try:
             cstorch.save(checkpoint, path)
         except cstorch.errors.CheckpointContentError as error:
-            _pickled(checkpoint, path, str(error))
+            if not _pickled(checkpoint, path, str(error)):
+                super().save_checkpoint(on_host(checkpoint), path)  # type: ignore[misc]
 
 
-def _pickled(checkpoint: dict[str, Any], path: Any, why: str) -> None:
-    """Write what Lightning's own writer would: objects of any class, no hyperparameters that cannot be pickled."""
+def _pickled(checkpoint: dict[str, Any], path: Any, why: str) -> bool:
+    """Write what Lightning's own writer would: objects of any class, no hyperparameters that cannot be pickled.
+
+    False where only that writer can, because of a class or an object as the key of a dict.
+    """
     import cstorch
 
     warnings.warn(
@@ -61,7 +65,8 @@ def _pickled(checkpoint: dict[str, Any], path: Any, why: str) -> None:
         cstorch.save(checkpoint, path, pickle_objects=True)
     except cstorch.errors.CheckpointContentError as error:
         if "hyper_parameters" not in checkpoint:
-            raise
+            return False
         warnings.warn(f"hyper_parameters are left out of the checkpoint: {error}", stacklevel=4)
         del checkpoint["hyper_parameters"]
         cstorch.save(checkpoint, path, pickle_objects=True)
+    return True

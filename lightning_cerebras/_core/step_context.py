@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from cstorch.tracing.context import context
 
 from lightning_cerebras._core.counters import Counters
 from lightning_cerebras._core.logs import taped
@@ -52,8 +53,19 @@ class StepContext:
             self._counters.standing_in(inputs[0]),
             self._metrics.called_later(),
             _without_nan_checks(),
+            _copies_to_host(),
         ):
             yield
+
+
+@contextlib.contextmanager
+def _copies_to_host() -> Iterator[None]:
+    """Within, `self.outputs.append(y.cpu())` and the like get the values of each run."""
+    before, context.copies_to_host = context.copies_to_host, True
+    try:
+        yield
+    finally:
+        context.copies_to_host = before
 
 
 @contextlib.contextmanager

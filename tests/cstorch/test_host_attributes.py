@@ -101,8 +101,8 @@ def test_a_number_that_only_the_constructor_assigns_is_configuration(csx):
     cstorch.compile(model, csx)
     step = cstorch.trace(lambda x: x * model.width)
     step(torch.ones(2))
-    with pytest.warns(UserWarning, match="Annealed.width was 2 and is 3 now"):
-        model.width = 3
+    model.width = 3
+    with pytest.warns(UserWarning, match=r"Annealed\.width was 2 and is 3 now"):
         step(torch.ones(2))
 
 

@@ -42,3 +42,11 @@ def test_a_plain_checkpoint_warns_of_nothing(tmp_path, io):
         warnings.simplefilter("error")
         io.save_checkpoint({"epoch": 1, "state_dict": {"w": torch.ones(2)}}, tmp_path / "x.ckpt")
     assert io.load_checkpoint(tmp_path / "x.ckpt")["epoch"] == 1
+
+
+def test_a_class_as_the_key_of_a_dict_is_written_as_lightning_does(tmp_path, io):
+    path = tmp_path / "x.ckpt"
+    with pytest.warns(UserWarning, match="pickled"):
+        io.save_checkpoint({"callbacks": {dict: torch.ones(2)}}, path)
+    assert torch.load(path, weights_only=False)["callbacks"][dict].tolist() == [1, 1]
+    assert list(tmp_path.iterdir()) == [path]

@@ -23,6 +23,8 @@ from cstorch.where import is_ours
 MISSING: Any = types.SimpleNamespace()
 """Stands for an attribute that is not there."""
 
+_NEVER = object()
+
 INTERNAL = frozenset(vars(nn.Module())) | {"device", "training"}
 """What every module has; the training mode is followed by itself."""
 
@@ -84,6 +86,10 @@ class AttributeReads:
 
     def __exit__(self, *error: object) -> None:
         del nn.Module.__getattribute__
+
+    def have_read(self, module: nn.Module, name: str, value: Any) -> bool:
+        """Whether the attribute was looked up while it was `value`."""
+        return self._first.get((id(module), name), (None, None, _NEVER))[2] is value
 
     def guards(self) -> list[tuple[nn.Module, str, Any]]:
         """Those that later calls must find as they were; what the step itself assigned is not among them."""

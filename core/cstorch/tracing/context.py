@@ -52,13 +52,19 @@ class Iteration:
 
 
 class Context:
-    """Holds the current backend, recording and iteration."""
+    """Holds the current backend, recording and iteration.
+
+    Attributes:
+        in_closure: Whether host work at the end of a step is going on.
+        copies_to_host: Whether `tensor.cpu()` in a step is the value that the host has after each run, not an error.
+    """
 
     backend: Any
     recording: Recording | None
     iteration: Iteration | None
     executor: Any
     in_closure: bool
+    copies_to_host: bool
 
     def __init__(self) -> None:
         self.reset()
@@ -66,7 +72,7 @@ class Context:
     def reset(self) -> None:
         """Forget everything, as at the start of the process."""
         self.backend = self.recording = self.iteration = self.executor = None
-        self.in_closure = False
+        self.in_closure = self.copies_to_host = False
 
     def run_closures(self, calls: list[tuple[Callable[..., Any], Any, Any]]) -> None:
         """Make calls of (function, args, kwargs) as closures: what they call that is a closure acts at once."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -18,8 +19,11 @@ from torch.overrides import TorchFunctionMode
 
 from cstorch._torch_private.backward import is_on
 from cstorch.device import CSX, CsxTensor
+from cstorch.tracing.assertions import asserted, check_later, may_check
 from cstorch.tracing.attention import flash_attention
+from cstorch.tracing.context import context
 from cstorch.tracing.gradients import GradientLedger
+from cstorch.tracing.host_values import host_call
 from cstorch.tracing.scalars import HostScalar, code_of, make_scalar, plain_number
 from cstorch.tracing.static_forms import static_form
 
@@ -77,6 +81,13 @@ class StepFunctions(TorchFunctionMode):
                 args[0].data = args[1]
                 return None
             return func(*args, **kwargs)
+        if name == "__bool__" and may_check():
+            frame = sys._getframe(1)
+            outcome = asserted(frame)
+            if outcome is not None:
+                return check_later(args[0], frame, outcome)
+        if context.copies_to_host and _copies_to_host(name, args, kwargs):
+            return host_call(_same, args[0])
         if name == "__get__" and func.__self__ is torch.Tensor.grad:
             self.gradients.looked(args[0])
             return func(*args, **kwargs)
@@ -151,6 +162,19 @@ class StepFunctions(TorchFunctionMode):
 
 def _number(value: HostScalar) -> Any:
     return value.item()
+
+
+def _copies_to_host(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    if not isinstance(args[0] if args else None, CsxTensor):
+        return False
+    if name == "to":
+        device = kwargs.get("device", args[1] if len(args) > 1 else None)
+        return isinstance(device, (str, torch.device)) and torch.device(device).type == "cpu"
+    return name == "cpu"
+
+
+def _same(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
 
 
 def _entry_of_table(table: torch.Tensor, index: Any) -> HostScalar | None:

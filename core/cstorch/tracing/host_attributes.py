@@ -35,7 +35,7 @@ class HostAttributes:
             label = type(owner).__name__ if isinstance(owner, nn.Module) else holder.name
             for name in sorted(assigned_by_methods(type(owner), LIBRARIES)):
                 before = vars(owner).get(name, MISSING)
-                value = getattr(type(owner), name, None) if before is MISSING else before
+                value: Any = getattr(type(owner), name, None) if before is MISSING else before
                 if is_number(value):
                     scalar = make_scalar(scope, f"{scope.host.name(owner, label)}.{name}", value)
                     self._standing_in.append((vars(owner), name, before, scalar))

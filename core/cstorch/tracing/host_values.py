@@ -61,8 +61,8 @@ class HostValue(torch.Tensor):
         if name in _CHANGES or (name.endswith("_") and not name.endswith("__")):
             raise TraceError(
                 f"{name}() at {user_line()} would take a value into the step that the host computes after it, such as "
-                "what a metric returns. Log or return the value; for a loss, use the functional form of the metric, "
-                "which is traced."
+                "what a metric returns, or a copy made with .cpu(). Log or return the value; for a loss, use the "
+                "functional form of the metric, which is traced, and no copy."
             )
         return host_call(func, *args, **(kwargs or {}))
 

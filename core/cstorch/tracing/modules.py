@@ -189,6 +189,10 @@ class ModuleWatch:
         observer.watched.update(name for _, name, _ in self.absent + self.carried)
         return ModuleGuards(modes, read + self.absent, self.carried)
 
+    def was_read(self, holder: Holder, name: str, value: Any) -> bool:
+        """Whether the step has read an attribute while it was `value`."""
+        return self._reads.have_read(holder.thing.module, name, value)
+
     def carries(self, holder: Holder, name: str, before: Any, value: Any) -> None:
         """The step leaves its state in an attribute: in `value`, which was there, or which is new."""
         module = holder.thing.module

@@ -8,11 +8,13 @@ tensor of its own takes its place, and the program holds for None only: the next
 from __future__ import annotations
 
 import collections
+import functools
 import warnings
 from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.utils.weak import WeakIdKeyDictionary
 
 from cstorch.device import CsxTensor
 from cstorch.errors import StateError
@@ -20,6 +22,7 @@ from cstorch.tracing import nest
 from cstorch.tracing.attribute_reads import MISSING, is_compared
 from cstorch.tracing.context import context
 from cstorch.tracing.host_attributes import HostAttributes
+from cstorch.tracing.host_values import HostValue
 from cstorch.tracing.modules import ModuleWatch
 from cstorch.tracing.program import Effect
 from cstorch.tracing.recorder import Recorder
@@ -78,6 +81,8 @@ class Rebinding:
                 kinds = [type(leaf) for leaf in nest.leaves(value)]
                 if CsxTensor in kinds and any(self._is_traced(leaf) for leaf in nest.leaves(value)):
                     self._carry(holder, key, before, value, recording)
+                elif HostValue in kinds:
+                    recording.add_effect("closure", holder.set, (key, value), {})
                 elif any(issubclass(kind, HostScalar) for kind in kinds):
                     recording.add_effect("host", holder.set, (key, value), {})
                     holder.set(key, nest.map_leaves(plain_number, value))
@@ -156,6 +161,9 @@ class Rebinding:
         if isinstance(holder.thing, (list, collections.deque)) and before is MISSING:
             raise self._no_append(holder)
         in_module = id(holder) in self._module_holders
+        if in_module and not self._watch.was_read(holder, key, before) and _is_left(before):
+            self._leave(holder, key, before, value, recording)
+            return
         if before is MISSING and in_module:
             raise self._no_place(path, key, before, value)
         left = self._write(path, key, before, value)
@@ -166,6 +174,14 @@ class Rebinding:
             self._guard(holder, key, before, left, path)
         if left is not before:
             recording.effects.append(Effect("host", holder.set, (key, left), {}))
+
+    def _leave(self, holder: Holder, key: Any, before: Any, value: Any, recording: Any) -> None:
+        """An attribute that the step does not read: each run leaves new tensors there, as eager code does."""
+        recording.add_effect("host", functools.partial(_set_left, holder), (key, value), {})
+        if before is MISSING:
+            del holder.thing[key]
+        else:
+            holder.set(key, before)
 
     def _write(self, path: str, key: Any, before: Any, value: Any) -> Any:
         """Record the copies of `value`'s traced tensors to where later steps look for them; what to leave there."""
@@ -226,6 +242,26 @@ class Rebinding:
             f"register it as a buffer, for example self.register_buffer({key!r}, torch.zeros({tuple(value.shape)})), "
             "set it to None before the first step, or use a local variable if no later step reads it."
         )
+
+
+_left = WeakIdKeyDictionary()
+"""Tensors that some run has left in an attribute that its step does not read."""
+
+
+def _set_left(holder: Holder, key: Any, value: Any) -> None:
+    def left(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor):
+            return leaf
+        made = CsxTensor(leaf)
+        _left[made] = True
+        return made
+
+    holder.set(key, nest.map_leaves(left, value))
+
+
+def _is_left(before: Any) -> bool:
+    """Whether no tensor is there that the user has made."""
+    return all(leaf in _left for leaf in nest.leaves(before) if isinstance(leaf, torch.Tensor))
 
 
 def _is_frozen(value: Any) -> bool:

@@ -145,7 +145,9 @@ def trace(
             stack.enter_context(masks_as_given())
             stack.enter_context(counts_as_given())
             stack.enter_context(recorder)
-            functions = stack.enter_context(StepFunctions(recorder.scalar_input, recorder.entry_of_table, recorder.gradients))
+            functions = stack.enter_context(
+                StepFunctions(recorder.scalar_input, recorder.entry_of_table, recorder.gradients)
+            )
             stack.enter_context(around_engine(functions.resumed))
             with draws.watching(rebinding.holders):
                 returned = step(*args, **kwargs)
