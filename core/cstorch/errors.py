@@ -2,6 +2,7 @@
 
 CstorchError
  ├── BackendError            (RuntimeError)  no backend, a second backend, a backend asked for what it cannot do
+ │    └── NotExecutedError   results were needed of a step that was only traced or compiled
  ├── CheckpointError         (RuntimeError)  a checkpoint that cannot be written, is damaged or of an unknown kind
  │    └── CheckpointNotFoundError  (FileNotFoundError)  a checkpoint that does not exist
  ├── CheckpointContentError  (TypeError)     an object that a checkpoint has no safe form for
@@ -25,6 +26,10 @@ class CstorchError(Exception):
 
 class BackendError(CstorchError, RuntimeError):
     """A backend is missing, exists already, or cannot do what was asked."""
+
+
+class NotExecutedError(BackendError):
+    """Results were needed of a step on a backend that only validates or compiles."""
 
 
 class CheckpointError(CstorchError, RuntimeError):

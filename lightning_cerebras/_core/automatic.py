@@ -60,7 +60,11 @@ class AutomaticOptimization:
             progress.increment_ready()
             progress.increment_started()
             progress.increment_completed()
-        assert self._values is not None
+        if self._values is None:
+            raise cstorch.errors.NotExecutedError(
+                "the training step was traced, and the backend was made with validate_only or compile_only: nothing is "
+                "run, so the Trainer cannot go on to the next step. Make the backend without them to train."
+            )
         loss, extra = self._values
         return self.loop.output_result_cls(loss, extra=extra)
 

@@ -13,6 +13,7 @@ from cstorch.backends.base import Backend, BackendType
 from cstorch.compiler.flops import FlopMeter
 from cstorch.device import CSX
 from cstorch.errors import BackendError
+from cstorch.tracing.context import context
 from cstorch.tracing.program import Executable, Program
 
 
@@ -47,7 +48,7 @@ class CsxBackend(Backend):
         if cluster_config is not None:
             self.cluster_config = cluster_config
         self.compile_only = bool(compile_only)
-        self.validate_only = bool(validate_only)
+        self.validate_only = bool(validate_only) or context.validation is not None
         self.is_e2e_execution = not (self.compile_only or self.validate_only)
         self.appliance = _appliance(self.cluster_config)
         self._meter = FlopMeter()
@@ -55,6 +56,8 @@ class CsxBackend(Backend):
     def load(self, program: Program, example: list[torch.Tensor]) -> Executable | None:
         """Compile `program` for the appliance, as far as this backend's mode goes."""
         if self.validate_only:
+            if context.validation is not None:
+                context.validation.programs.append(program)
             return None
         executable = self.appliance.load(program, example, self.compile_dir)
         self._meter.add(executable, program.graph)

@@ -8,6 +8,8 @@ import json
 import logging
 import os
 import platform
+import shutil
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -76,3 +78,41 @@ def _processor() -> str:
 def library_path(folder: Path, key: str) -> Path:
     """Where the library of a program is, or will be."""
     return folder / key / "library.so"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One compiled program in the cache.
+
+    Attributes:
+        folder: Its folder.
+        size: The bytes of its files.
+        time: When it was compiled, in seconds since 1970.
+    """
+
+    folder: Path
+    size: int
+    time: float
+
+    @property
+    def key(self) -> str:
+        """What `program_key` said of the program."""
+        return self.folder.name
+
+    def remove(self) -> None:
+        """Remove it, out of the way at once: another process may be looking for it."""
+        aside = self.folder.with_name(f".{self.folder.name}.{os.getpid()}")
+        self.folder.rename(aside)
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def entries(folder: Path) -> list[Entry]:
+    """The compiled programs in a folder, the oldest first."""
+    found = []
+    for library in folder.glob(f"[0-9a-f]*/{library_path(folder, '').name}"):
+        try:
+            files = [file.stat() for file in library.parent.iterdir()]
+            found.append(Entry(library.parent, sum(file.st_size for file in files), library.stat().st_mtime))
+        except FileNotFoundError:  # another process removes it
+            continue
+    return sorted(found, key=lambda entry: entry.time)

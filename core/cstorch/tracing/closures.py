@@ -42,6 +42,8 @@ def _call(kind: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs
             return
         context.run_closures([(function, nest.map_leaves(value_of, args), nest.map_leaves(value_of, kwargs))])
         return
+    if not iteration.runs(kind):
+        return  # its tensors are not fetched either: where nothing is executed they have no values
     iteration.queue(kind, function, nest.map_leaves(value_of, args), nest.map_leaves(value_of, kwargs))
 
 

@@ -12,7 +12,7 @@ from cstorch.utils.benchmark.utils.dataloader import Metrics
 _WIDTH, _HEIGHT, _LEFT, _TOP = 860, 260, 70, 20
 _STYLE = (
     "body{font:15px system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#222;background:#fff}"
-    "pre{overflow:auto;background:#f5f5f5;padding:1rem}text{font:12px system-ui,sans-serif;fill:#222}"
+    "pre{white-space:pre-wrap;background:#f5f5f5;padding:1rem}text{font:12px system-ui,sans-serif;fill:#222}"
     ".local{fill:#7aa6c2}.global{fill:none;stroke:#b03a2e;stroke-width:2}.axis{stroke:#999}.bar{fill:#7aa6c2}"
 )
 
@@ -65,7 +65,7 @@ def _rates(metrics: Metrics) -> str:
         f"<svg viewBox='0 0 {_WIDTH} {_HEIGHT + 30}' role=img aria-label='steps per second'>"
         f"<line class=axis x1={_LEFT} y1={_TOP} x2={_LEFT} y2={_HEIGHT}></line>"
         f"<line class=axis x1={_LEFT} y1={_HEIGHT} x2={_WIDTH} y2={_HEIGHT}></line>"
-        f"<text x={_LEFT - 6} y={_TOP + 5} text-anchor=end>{most:.4g}</text>"
+        f"<text x={_LEFT - 6} y={_TOP + 5} text-anchor=end>{most:,.1f}</text>"
         f"<text x={_LEFT - 6} y={_HEIGHT} text-anchor=end>0</text>"
         f"<text x={_LEFT} y={bottom}>step 1</text><text x={_WIDTH - 10} y={bottom} text-anchor=end>step {last}</text>"
         f"{dots}<polyline class=global points='{line}'></polyline></svg>"

@@ -215,7 +215,7 @@ def _steps(backend: Any, dataloader: DataLoader, num_steps: int | None) -> int:
     if num_steps is not None and num_steps < 1:
         raise DataError(f"num_steps is {num_steps}, expected at least 1.")
     if not backend.is_e2e_execution:
-        if num_steps is not None and num_steps > 1:
+        if num_steps is not None and num_steps > 1 and context.validation is None:
             warnings.warn(
                 f"num_steps is {num_steps}, but the backend only compiles or validates: one step is traced.",
                 stacklevel=3,

@@ -1,4 +1,4 @@
-"""The command `cstorch`: looks at checkpoints, checks, compares and converts them."""
+"""`cstorch checkpoint`: looks at checkpoints, checks, compares and converts them."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ import numpy as np
 import torch
 
 import cstorch
+from cstorch.command_line.output import as_json, size_text, write_json
 from cstorch.errors import CheckpointContentError, CheckpointError
 from cstorch.storage.load import opened_checkpoint
 from cstorch.storage.reference_writer import write_reference
 from cstorch.storage.safetensors import write_safetensors
 from cstorch.storage.tree_decoder import Decoder
-
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 class _Refusing(click.Group):
@@ -31,45 +30,50 @@ class _Refusing(click.Group):
             raise click.ClickException(str(error)) from error
 
 
-@click.group()
-def main() -> None:
-    """PyTorch training steps traced once, compiled whole and replayed."""
-
-
-@main.group(cls=_Refusing)
+@click.group(cls=_Refusing)
 def checkpoint() -> None:
     """Look at checkpoint files, check, compare and convert them."""
 
 
 @checkpoint.command()
 @click.argument("file", type=click.Path())
-def show(file: str) -> None:
+@as_json
+def show(file: str, json_: bool) -> None:
     """List what FILE holds: names, shapes, dtypes, sizes and values."""
+    leaves = _leaves(_described(file))
+    if json_:
+        write_json({name: _summary(value) for name, value in leaves})
+        return
     count = total = 0
-    for name, value in _leaves(_described(file)):
+    for name, value in leaves:
         if isinstance(value, torch.Tensor):
             size = math.prod(value.shape) * value.dtype.itemsize
             count, total = count + 1, total + size
             dtype = str(value.dtype).removeprefix("torch.")
-            click.echo(f"{name}  {dtype} {list(value.shape)}  {_size(size)}")
+            click.echo(f"{name}  {dtype} {list(value.shape)}  {size_text(size)}")
         else:
             text = repr(value)
             click.echo(f"{name}  {text if len(text) <= 80 else text[:77] + '...'}")
-    click.echo(f"{count} tensors, {_size(total)}")
+    click.echo(f"{count} tensors, {size_text(total)}")
 
 
 @checkpoint.command()
 @click.argument("file", type=click.Path())
-def verify(file: str) -> None:
+@as_json
+def verify(file: str, json_: bool) -> None:
     """Check every byte of FILE, written by cstorch.save, against its checksums."""
     count = cstorch.storage.verify(file)
+    if json_:
+        write_json({"file": file, "tensors": count})
+        return
     click.echo(f"{file} is as it was written: {count} tensors.")
 
 
 @checkpoint.command()
 @click.argument("first", type=click.Path())
 @click.argument("second", type=click.Path())
-def diff(first: str, second: str) -> None:
+@as_json
+def diff(first: str, second: str, json_: bool) -> None:
     """List what differs between two checkpoints; ends with status 1 when something does."""
     before, after = (dict(_leaves(cstorch.load(file))) for file in (first, second))
     found = [f"- {name}" for name in before if name not in after]
@@ -78,11 +82,12 @@ def diff(first: str, second: str) -> None:
         what = _difference(value, after[name]) if name in after else None
         if what is not None:
             found.append(f"! {name}  {what}")
-    for line in found:
-        click.echo(line)
+    if json_:
+        write_json({"differences": found})
+    else:
+        click.echo("\n".join(found or ["no difference"]))
     if found:
         raise click.exceptions.Exit(1)
-    click.echo("no difference")
 
 
 @checkpoint.command()
@@ -137,6 +142,12 @@ def _leaves(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
         yield name, value
 
 
+def _summary(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return {"dtype": str(value.dtype).removeprefix("torch."), "shape": list(value.shape)}
+    return value if isinstance(value, (bool, int, float, str, type(None))) else repr(value)
+
+
 def _difference(a: Any, b: Any) -> str | None:
     """How two leaves differ; None when they do not."""
     if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
@@ -151,10 +162,3 @@ def _difference(a: Any, b: Any) -> str | None:
     if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
         return None if type(a) is type(b) and np.array_equal(a, b) else "the arrays differ"
     return None if type(a) is type(b) and a == b else f"{a!r} became {b!r}"
-
-
-def _size(count: float) -> str:
-    unit = 0
-    while count >= 1024 and unit < len(_UNITS) - 1:
-        count, unit = count / 1024, unit + 1
-    return f"{count:.0f} {_UNITS[unit]}" if unit == 0 else f"{count:.1f} {_UNITS[unit]}"
