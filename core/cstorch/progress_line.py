@@ -9,7 +9,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-_active: list[ProgressLine] = []  # the innermost one has the terminal
+active: list[Any] = []
+"""What writes such lines now; the last one has the terminal."""
 
 
 class ProgressLine:
@@ -28,7 +29,7 @@ class ProgressLine:
 
     def __enter__(self) -> ProgressLine:
         if getattr(self._stream, "isatty", lambda: False)():
-            _active.append(self)
+            active.append(self)
             self._thread = threading.Thread(target=self._tick, name="cstorch-progress", daemon=True)
             self._thread.start()
         return self
@@ -39,12 +40,12 @@ class ProgressLine:
         self._done.set()
         if self._thread is not None:
             self._thread.join()
-            _active.remove(self)
+            active.remove(self)
             self._write("\r\x1b[2K")
 
     def _tick(self) -> None:
         while not self._done.wait(0.2):
-            if _active[-1] is self:
+            if active[-1] is self:
                 width = shutil.get_terminal_size().columns - 1
                 self._write(f"\r\x1b[2K{self._text()[:width]}")  # a longer line would wrap and stay
 

@@ -6,6 +6,7 @@ import contextlib
 import enum
 import functools
 import os
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -82,6 +83,7 @@ class Backend:
         is_tracing: Whether the body of a traced step is being recorded now.
         is_e2e_execution: Whether programs are executed; false for compile_only and validate_only.
         programs: How many programs have been loaded.
+        loaded: They, as long as their traced steps keep them.
         profile: Called with "trace", "compile" or "execute", makes a context manager that surrounds that part of
             the call of a traced step; None by default.
     """
@@ -105,6 +107,7 @@ class Backend:
         self.modules: list[nn.Module] = []
         self.is_tracing = False
         self.programs = 0
+        self.loaded: list[weakref.ref[Program]] = []
         self.profile: Callable[[str], contextlib.AbstractContextManager[Any]] | None = None
         self.is_e2e_execution = True
         self._compile_dir = compile_dir

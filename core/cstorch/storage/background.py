@@ -139,6 +139,11 @@ def start(name: str, plan: Plan, write: Callable[[], None]) -> PendingSave:
     return pending
 
 
+def saves_now() -> list[str]:
+    """The files that are being written in the background."""
+    return [pending.name for pending in _current if not pending.done()]
+
+
 def wait_for_saves() -> None:
     """Wait for a save that goes on in the background.
 

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
+from cstorch import progress_line
+
 _AFTER, _EVERY = 1.0, 0.2
 
 
@@ -36,6 +38,8 @@ class ByteProgress:
     def __call__(self, done: int) -> None:
         """So many bytes are done."""
         if self._is_terminal and (now := self._clock()) >= self._next:
+            if not self._is_shown:
+                progress_line.active.append(self)
             self._next, self._is_shown = now + _EVERY, True
             part = min(done / self._total, 1.0)
             bar = "#" * int(part * 30)
@@ -45,6 +49,7 @@ class ByteProgress:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._is_shown:
+            progress_line.active.remove(self)
             self._write("\r\x1b[2K")
 
     def _write(self, text: str) -> None:

@@ -58,6 +58,7 @@ class Context:
         in_closure: Whether host work at the end of a step is going on.
         copies_to_host: Whether `tensor.cpu()` in a step is the value that the host has after each run, not an error.
         validation: Collects the programs of `cstorch validate`; None otherwise.
+        view: Shows the run on the terminal; None unless that was asked for.
     """
 
     backend: Any
@@ -67,13 +68,15 @@ class Context:
     in_closure: bool
     copies_to_host: bool
     validation: Any
+    view: Any
 
     def __init__(self) -> None:
         self.reset()
 
     def reset(self) -> None:
         """Forget everything, as at the start of the process."""
-        self.backend = self.recording = self.iteration = self.executor = self.validation = None
+        self.backend = self.recording = self.iteration = self.executor = None
+        self.validation = self.view = None
         self.in_closure = self.copies_to_host = False
 
     def run_closures(self, calls: list[tuple[Callable[..., Any], Any, Any]]) -> None:

@@ -11,6 +11,7 @@ import functools
 import logging
 import types
 import warnings
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -198,7 +199,10 @@ class TracedStep:
         """Run the step: its program on CSX, the function itself elsewhere."""
         backend = context.backend
         if backend is None or not backend.is_csx or context.recording is not None:
-            return self._step(*args, **kwargs)
+            returned = self._step(*args, **kwargs)
+            if context.view is not None and context.recording is None:
+                context.view.returned(self.__name__, returned)
+            return returned
         if context.in_closure:
             raise TraceError(
                 f"the traced step {self.__name__!r} was called from a step closure. A closure is host work at "
@@ -253,6 +257,7 @@ class TracedStep:
         self._programs.setdefault(key, []).append(bound)
         self._count += 1
         backend.programs += 1
+        backend.loaded.append(weakref.ref(program))
         return bound
 
     def _trace(

@@ -7,6 +7,7 @@ import json
 import logging
 import math
 import os
+import sys
 import time
 import warnings
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ from cstorch.storage import wait_for_saves
 from cstorch.tracing.context import Iteration, context
 from cstorch.utils.data.batch_size import infer_batch_size
 from cstorch.utils.data.dataloader import DataLoader
+from cstorch.utils.data.live_view import LiveView
 from cstorch.utils.data.schedule import Range, Schedule
 from cstorch.utils.profiler import Profiler
 from cstorch.where import user_line
@@ -45,6 +47,8 @@ class DataExecutor:
             the greatest common divisor with the checkpoint steps.
         profiler_activities: Activities to profile beside the rates; None or a list of Activity classes.
         writer: A SummaryWriter for summaries.
+        progress: Show the run in a line on the terminal: steps, loss, rate, tracing, checkpoints, time left. Where
+            standard error is no terminal, nothing is shown.
 
     Raises:
         TypeError: `dataloader` is not a cstorch DataLoader.
@@ -60,6 +64,7 @@ class DataExecutor:
         activation_steps: int | None = None,
         profiler_activities: list[Any] | None = None,
         writer: Any = None,
+        progress: bool = False,
     ) -> None:
         if not isinstance(dataloader, DataLoader):
             raise TypeError(
@@ -72,6 +77,7 @@ class DataExecutor:
         self._checkpoints = _checkpoint_schedule(checkpoint_steps, self.num_steps)
         self.activation_steps = _activation_steps(activation_steps, checkpoint_steps, self.num_steps)
         self.writer = writer
+        self._view: LiveView | None = LiveView(self) if progress else None
         self.profiler = Profiler(profiler_activities, self.backend.flops_done)
         self.iteration = 0
         self._started = False
@@ -130,10 +136,13 @@ class DataExecutor:
         self.profiler.start()
         batches = self.dataloader.batches(self)
         open_iteration = False
+        view = self._view
         limit = getattr(self.backend.cluster_config, "job_time_sec", None)
         deadline = None if limit is None else time.monotonic() + limit
         if self.backend.is_csx:
             observer.notify = lambda: self._weights_read(current)
+        if view is not None:
+            view.__enter__()
         try:
             for step in range(self.num_steps):
                 batch = next(batches)
@@ -147,6 +156,10 @@ class DataExecutor:
                 open_iteration, context.iteration = False, None
                 rates.count(batch)
                 current.finish()
+                if view is not None:
+                    view.steps = step + 1
+                    if current.is_checkpoint:
+                        view.last_checkpoint = step + 1
                 if deadline is not None and step != final and time.monotonic() > deadline:
                     raise DataError(
                         f"the run was ended after iteration {step}: it has taken longer than the "
@@ -161,6 +174,8 @@ class DataExecutor:
                     current.finish()
             finally:
                 context.executor = before
+                if view is not None:
+                    view.__exit__(*sys.exc_info())
                 self.dataloader.end()
                 self._write_profile()
                 wait_for_saves()
