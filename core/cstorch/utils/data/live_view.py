@@ -67,6 +67,8 @@ class LiveView:
     def text(self) -> str:
         """What the line says now."""
         backend, total = self._executor.backend, self._executor.num_steps
+        if self._looks[0][1] == 0:  # the first step is traced and compiled, which says nothing of the others
+            self._looks.clear()
         self._looks.append((self._clock(), self.steps))
         parts = [f"step {self.steps}/{total} ({self.steps / total:.0%})"]
         if backend.is_tracing:
@@ -85,7 +87,7 @@ class LiveView:
         if saving:
             parts += saving
         elif self.last_checkpoint is not None:
-            parts.append(f"checkpoint at step {self.last_checkpoint}")
+            parts.append(f"checkpoint {self.last_checkpoint}")
         return "  ".join(parts)
 
     def _loss(self) -> str | None:
