@@ -240,6 +240,13 @@ def test_activities_by_name():
     json.loads(metrics.to_json())
 
 
+def test_a_run_takes_the_same_activities():
+    loader = cstorch.utils.data.DataLoader(lambda: [torch.ones(2)] * 2)
+    run = cstorch.utils.data.DataExecutor(loader, profiler_activities=["memory", "io"])
+    assert [batch.shape for batch in run] == [(2,), (2,)]
+    assert run.profiler.memory["process_mib"] > 10
+
+
 def test_activities_see_what_the_process_does(tmp_path):
     from cstorch.utils.process_activities import ProcessCpu, ProcessIo, ProcessMemory
 
@@ -324,19 +331,32 @@ def test_fields_and_defaults_are_those_of_the_api():
     assert BatchMetrics(1, 1, 1.0, 1.0).profile_activities == {}
 
 
-def test_progress_is_shown_on_a_terminal_only():
-    class Terminal(io.StringIO):
-        def isatty(self):
-            return True
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
 
+
+@pytest.mark.parametrize(
+    ("length", "shown"),
+    [(None, "epoch 1 of 2, step "), (10_000, "[                              ]   0%  epoch 1 of 2, step ")],
+)
+def test_progress_is_shown_on_a_terminal_only(length, shown, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
     stream = Terminal()
 
-    def slow():
-        deadline = time.monotonic() + 10
-        while "epoch 1 of 1, step" not in stream.getvalue() and time.monotonic() < deadline:
-            time.sleep(0.01)
-            yield torch.ones(1)
+    class Slow:
+        def __iter__(self):
+            deadline = time.monotonic() + 10
+            while shown not in stream.getvalue() and time.monotonic() < deadline:
+                time.sleep(0.01)
+                yield torch.ones(1)
 
-    Measurement(slow, 1, None, 100, [], stream=stream).run()
+        def __len__(self):
+            if length is None:
+                raise TypeError("no length")
+            return length
+
+    Measurement(Slow, 2, None, 100, [], stream=stream).run()
+    assert shown in stream.getvalue()
     assert "steps/s" in stream.getvalue()
     assert stream.getvalue().endswith("\r\x1b[2K")

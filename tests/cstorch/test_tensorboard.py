@@ -78,6 +78,19 @@ def test_scalars_are_those_that_tensorboard_reads(tmp_path):
     assert ours.read_text_summary("t", 5) == []
 
 
+@pytest.mark.parametrize("piece", [1, 64, 1000])
+def test_files_are_read_in_pieces(tmp_path, monkeypatch, piece):
+    written(tmp_path, a=1, b=2)
+    with SummaryWriter(tmp_path, filename_suffix=".later") as writer:
+        writer.add_text("t", "x" * 5000, 0)
+        writer.add_scalar("a", 9, 9)
+    monkeypatch.setattr("cstorch.utils.tensorboard.event_file._PIECE", piece)
+    reader, theirs = SummaryReader(tmp_path), accumulated(tmp_path)
+    assert reader.read_scalar("a") == theirs.Scalars("a")
+    assert reader.read_scalar("b") == theirs.Scalars("b")
+    assert reader.read_text_summary("t") == theirs.Tensors("t/text_summary")
+
+
 def test_one_step(tmp_path):
     with SummaryWriter(tmp_path) as writer:
         for value, step in ((1.0, 0), (2.0, 1), (3.0, 1)):

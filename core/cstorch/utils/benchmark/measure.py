@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from array import array
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from cstorch.utils.benchmark.utils.dataloader import (
 )
 
 _EVERY = 100
+_BAR = 30
 
 
 def benchmark_dataloader(
@@ -103,6 +104,7 @@ class Measurement:
         self._occurences: dict[tuple[Any, ...], tuple[BatchSpec, BatchSpecOccurence]] = {}
         self._times = array("q")
         self._start = 0
+        self._expected = steps_per_epoch
         self._steps_before = 0
 
     def run(self) -> Metrics:
@@ -113,6 +115,7 @@ class Measurement:
                 before = self._clock()
                 loader = self._build()
                 metrics.dataloader_build_time = _ns(self._clock() - before)
+                self._expected = _least(_length(loader), self._limit)
                 self._start = self._clock()
                 for epoch in range(self._num_epochs):
                     self._epoch(loader, epoch)
@@ -196,34 +199,47 @@ class Measurement:
         if not epochs:
             return "building the dataloader ..."
         total, elapsed = self._steps_before + step, self._clock() - self._start
-        of = f" of {self._limit}" if self._limit else ""
-        return f"epoch {epochs} of {self._num_epochs}, step {step}{of}, {total * 1e9 / max(elapsed, 1):.1f} steps/s"
+        rate = f"{total * 1e9 / max(elapsed, 1):.1f} steps/s"
+        if self._expected is None:
+            return f"epoch {epochs} of {self._num_epochs}, step {step}, {rate}"
+        part = min(total / (self._expected * self._num_epochs), 1.0)
+        bar = f"[{'#' * int(part * _BAR):{_BAR}}] {part:4.0%}"
+        return f"{bar}  epoch {epochs} of {self._num_epochs}, step {step} of {self._expected}, {rate}"
+
+
+def _length(loader: Any) -> int | None:
+    """The length of a dataloader; None when it has none."""
+    try:
+        return len(loader) or None
+    except TypeError:
+        return None
+
+
+def _least(first: int | None, second: int | None) -> int | None:
+    return min((number for number in (first, second) if number is not None), default=None)
 
 
 def _describe(value: Any, parts: list[Any]) -> None:
     """Append what a BatchSpec says of a batch, as hashable parts; at each step, so it is written flat."""
     kind = type(value)
+    below: Iterable[Any]
     if kind is tuple or kind is list:
         parts += (kind, len(value))
-        for part in value:
-            if type(part) is torch.Tensor:
-                parts += (part.shape, part.dtype)
-            else:
-                _describe(part, parts)
+        below = value
+    elif kind is dict:
+        parts += (kind, *value)
+        below = value.values()
     elif isinstance(value, (torch.Tensor, np.ndarray, np.generic)):
         parts += (kind, value.shape, value.dtype)
-    elif isinstance(value, Mapping):
-        parts.append(kind)
-        parts += value
-        for part in value.values():
-            _describe(part, parts)
+        return
     else:
-        parts.append(kind)
-        below = nest.children(value)
-        if below is not None:
-            parts += below[0]
-            for part in below[1]:
-                _describe(part, parts)
+        keys, below = nest.children(value) or ((), ())
+        parts += (kind, *keys)
+    for part in below:
+        if type(part) is torch.Tensor:
+            parts += (part.shape, part.dtype)
+        else:
+            _describe(part, parts)
 
 
 def _ns(count: int) -> np.timedelta64:
