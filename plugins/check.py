@@ -27,6 +27,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 TEMPLATE = ROOT / "examples" / "plugin_template"
 MISSING = {
+    "cstorch-jax": "ValueError: backend_type is 'jax', expected one of CSX, CPU, GPU.",
     "cstorch-psutil": "ValueError: there is no profiler activity 'process_memory'; registered are: none",
     "my-cstorch-plugin": "ValueError: there is no profiler activity 'step_times'; registered are: none",
 }
@@ -52,6 +53,7 @@ class Environment:
             "PIP_DISABLE_PIP_VERSION_CHECK": "1",
             "PIP_QUIET": "1",
             "OMP_NUM_THREADS": "1",
+            "CSTORCH_SOURCES": str(ROOT),  # tests that run examples of cstorch find them here
         }
 
     def run(self, command: str, cwd: Path, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -77,7 +79,9 @@ class Environment:
         """Stop unless `example.py` fails for want of the plugin, saying so."""
         done = self.run("python example.py", cwd, **variables)
         if done.returncode == 0 or MISSING[name] not in done.stdout:
-            sys.exit(f"example.py {when} ended with status {done.returncode}, not with {MISSING[name]!r}:\n{done.stdout}")
+            sys.exit(
+                f"example.py {when} ended with status {done.returncode}, not with {MISSING[name]!r}:\n{done.stdout}"
+            )
 
 
 def check(name: str, source: Path, wheels: Path, scratch: Path) -> None:
@@ -124,11 +128,13 @@ def main(names: list[str]) -> None:
         wheels = Path(folder) / "wheels"
         built = [str(path) for path in (ROOT, *chosen.values())]
         subprocess.run(
-            [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(wheels), *built], check=True
+            [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(wheels), *built],
+            check=True,
         )
         with ThreadPoolExecutor(2) as pool:
             running = [
-                pool.submit(check, name, source, wheels, Path(folder) / f"for-{name}") for name, source in chosen.items()
+                pool.submit(check, name, source, wheels, Path(folder) / f"for-{name}")
+                for name, source in chosen.items()
             ]
             for one in running:
                 one.result()

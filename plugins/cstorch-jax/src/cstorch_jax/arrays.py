@@ -33,7 +33,9 @@ def dtype_of(dtype: torch.dtype) -> Any:
         BackendError: it has none.
     """
     if dtype not in DTYPES:
-        raise BackendError(f"the step holds a tensor of {dtype}, which the jax backend does not have. Use another dtype.")
+        raise BackendError(
+            f"the step holds a tensor of {dtype}, which the jax backend does not have. Use another dtype."
+        )
     return DTYPES[dtype]
 
 

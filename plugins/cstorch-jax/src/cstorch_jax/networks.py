@@ -53,9 +53,15 @@ def _convolution_backward(
     return tuple(g if is_wanted else None for g, is_wanted in zip((of_x, of_weight, of_bias), wanted, strict=True))  # type: ignore[return-value]
 
 
-def _windows(shape: Sequence[int], kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int],
-             dilation: Sequence[int], ceil: bool) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], list[int]]:  # fmt: skip
-    """For each output of a pooling its window: flat places in the input, which of them exist, and the output's shape."""
+def _windows(
+    shape: Sequence[int],
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    ceil: bool,
+) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], list[int]]:
+    """For each output of a pooling its window: flat places in the input, which of them exist; the output's shape."""
     places, exist, sizes = [], [], []
     for n, k, s, p, d in zip(shape, kernel, stride, padding, dilation, strict=True):
         reach = n + 2 * p - d * (k - 1) - 1
@@ -115,6 +121,15 @@ def _layer_norm(x: Array, shape: Sequence[int], weight: Array | None, bias: Arra
     found = (wide - mean) * scale
     found = found if weight is None else found * weight
     return found if bias is None else found + bias, mean, scale
+
+
+def _group_norm(
+    x: Array, weight: Array | None, bias: Array | None, n: int, channels: int, size: int, groups: int, eps: float
+) -> Any:
+    found, mean, scale = _layer_norm(x.reshape(n, groups, -1), (channels * size // groups,), None, None, eps)
+    found, shape = found.reshape(x.shape), (-1, *[1] * (x.ndim - 2))
+    found = found if weight is None else found * weight.reshape(shape)
+    return found if bias is None else found + bias.reshape(shape), mean[..., 0], scale[..., 0]
 
 
 def _batch_norm(
@@ -204,6 +219,7 @@ LOWERINGS: dict[str, Callable[..., Any]] = {
     "max_pool3d_with_indices": _max_pool(3),
     "max_pool3d_with_indices_backward": _max_pool_backward(3),
     "native_layer_norm": _layer_norm,
+    "native_group_norm": _group_norm,
     "_native_batch_norm_legit_functional": _batch_norm,
     "_native_batch_norm_legit": _batch_norm_without_statistics,
     "_scaled_dot_product_flash_attention_for_cpu": _attention,

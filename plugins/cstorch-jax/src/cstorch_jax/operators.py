@@ -33,18 +33,30 @@ def _sub(a: Array, b: Array, alpha: float = 1) -> Array:
     return a - b * alpha if alpha != 1 else jnp.subtract(a, b)
 
 
+def _sign(x: Array) -> Array:
+    return jnp.sign(x) if jnp.issubdtype(x.dtype, jnp.complexfloating) else (x > 0).astype(int) - (x < 0).astype(int)
+
+
 def _div(a: Array, b: Array, rounding_mode: str | None = None) -> Array:
     if rounding_mode is None:
         return jnp.true_divide(a, b)
+    if rounding_mode == "floor":
+        return _of_whole_numbers(jnp.floor_divide)(a, b)
     if jnp.issubdtype(jnp.result_type(a, b), jnp.integer):
-        raise NotImplementedError  # PyTorch raises for a zero among the divisors
-    return jnp.floor_divide(a, b) if rounding_mode == "floor" else jnp.trunc(jnp.true_divide(a, b))
+        return _of_whole_numbers(lambda a, b: (a - jnp.fmod(a, b)) // b)(a, b)
+    return jnp.trunc(jnp.true_divide(a, b))
 
 
-def _remainder(a: Array, b: Array) -> Array:
-    if jnp.issubdtype(jnp.result_type(a, b), jnp.integer):
-        raise NotImplementedError
-    return jnp.remainder(a, b)
+def _of_whole_numbers(function: Callable[..., Array]) -> Callable[..., Array]:
+    """`function(a, b)`, left to PyTorch where it might raise because of a zero among integer divisors."""
+
+    def divide(a: Array, b: Array) -> Array:
+        unknown = not isinstance(b, (int, float)) or b == 0
+        if unknown and jnp.issubdtype(jnp.result_type(a, b), jnp.integer):
+            raise NotImplementedError
+        return function(a, b)
+
+    return divide
 
 
 def _pow(a: Array, b: Array) -> Array:
@@ -60,6 +72,10 @@ def _clamp(x: Array, min: Any = None, max: Any = None) -> Array:  # noqa: A002  
 
 def _gelu(x: Array, approximate: str = "none") -> Array:
     return jax.nn.gelu(x, approximate=approximate == "tanh")
+
+
+def _elu(x: Array, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Array:
+    return scale * jnp.where(x > 0, x, alpha * jnp.expm1(jnp.minimum(x, 0) * input_scale))
 
 
 # -- reductions ------------------------------------------------------------------------------------------------
@@ -264,7 +280,7 @@ _ELEMENTWISE = {
         for name in (
             *("abs", "acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "ceil", "cos", "cosh", "exp", "exp2"),
             *("expm1", "floor", "hypot", "isinf", "isnan", "log", "log10", "log1p", "log2", "logical_and"),
-            *("logical_not", "logical_or", "logical_xor", "maximum", "minimum", "reciprocal", "sign", "signbit", "sin"),
+            *("logical_not", "logical_or", "logical_xor", "maximum", "minimum", "reciprocal", "signbit", "sin"),
             *("sinh", "sqrt", "square", "tan", "tanh", "trunc", "bitwise_and", "bitwise_or", "bitwise_xor"),
             *("bitwise_not", "fmin", "fmax", "conj"),
         )
@@ -274,12 +290,16 @@ _ELEMENTWISE = {
     "rsub": lambda a, b, alpha=1: _sub(b, a, alpha),
     "mul": jnp.multiply,
     "div": _div,
-    "remainder": _remainder,
+    "remainder": _of_whole_numbers(jnp.remainder),
+    "fmod": _of_whole_numbers(jnp.fmod),
+    "sign": _sign,
     "pow": _pow,
     "neg": jnp.negative,
     "rsqrt": lambda x: lax.rsqrt(x) if jnp.issubdtype(x.dtype, jnp.floating) else 1 / jnp.sqrt(x),
     "sigmoid": jax.nn.sigmoid,
     "relu": jax.nn.relu,
+    "elu": _elu,
+    "leaky_relu": lambda x, slope=0.01: jnp.where(x > 0, x, x * slope),
     "gelu": _gelu,
     "erf": jax.scipy.special.erf,
     "erfc": jax.scipy.special.erfc,
@@ -337,6 +357,7 @@ _SHAPES = {
     "constant_pad_nd": _constant_pad_nd,
     "cat": _cat,
     "stack": lambda tensors, dim=0: jnp.stack(tensors, axis=dim),
+    "diagonal": jnp.diagonal,
     "flip": lambda x, dims: jnp.flip(x, tuple(dims)),
     "repeat": lambda x, repeats: jnp.tile(x, tuple(repeats)),
     "clone": _as_made,
@@ -352,6 +373,7 @@ _SHAPES = {
     "zeros_like": lambda x, **kwargs: jnp.zeros(x.shape),
     "ones_like": lambda x, **kwargs: jnp.ones(x.shape),
     "empty": lambda size, **kwargs: jnp.zeros(tuple(size)),
+    "empty_permuted": lambda size, order, **kwargs: jnp.zeros(tuple(size)),
     "empty_like": lambda x, **kwargs: jnp.zeros(x.shape),
     "scalar_tensor": lambda value, **kwargs: jnp.asarray(value),
     "arange": _arange,
