@@ -88,8 +88,10 @@ def _max_pool(n: int) -> Callable[..., Any]:
         dilation: Sequence[int] = (1,),
         ceil_mode: bool = False,
     ) -> Any:
-        each = [list(v) * (n if len(v) == 1 else 1) for v in (kernel, stride or kernel, padding, dilation)]
-        flat, there, sizes = _windows(x.shape[-n:], *each, ceil_mode)  # type: ignore[arg-type]
+        size, step, around, spread = [
+            list(v) * (n if len(v) == 1 else 1) for v in (kernel, stride or kernel, padding, dilation)
+        ]
+        flat, there, sizes = _windows(x.shape[-n:], size, step, around, spread, ceil_mode)
         planes = x.reshape(*x.shape[:-n], -1)
         least = -jnp.inf if jnp.issubdtype(x.dtype, jnp.floating) else jnp.iinfo(x.dtype).min
         windows = jnp.where(there, planes[..., flat], jnp.asarray(least, x.dtype))

@@ -274,7 +274,7 @@ def _addmm(c: Array, a: Array, b: Array, beta: float = 1, alpha: float = 1) -> A
     return c * beta + (a @ b) * alpha if (beta, alpha) != (1, 1) else c + a @ b
 
 
-_ELEMENTWISE = {
+_ELEMENTWISE: dict[str, Callable[..., Any]] = {
     **{
         name: getattr(jnp, name)
         for name in (
@@ -317,7 +317,7 @@ _ELEMENTWISE = {
     "ge": jnp.greater_equal,
 }
 
-_REDUCTIONS = {
+_REDUCTIONS: dict[str, Callable[..., Any]] = {
     "sum": _reduction(jnp.sum),
     "mean": _reduction(jnp.mean),
     "prod": _reduction(jnp.prod),
@@ -338,7 +338,7 @@ _REDUCTIONS = {
     "_log_softmax": lambda x, dim, half_to_float: jax.nn.log_softmax(_wide(x), axis=dim),
 }
 
-_SHAPES = {
+_SHAPES: dict[str, Callable[..., Any]] = {
     "view": _view,
     "reshape": _view,
     "_unsafe_view": _view,
@@ -379,7 +379,7 @@ _SHAPES = {
     "arange": _arange,
 }
 
-_INDICES = {
+_INDICES: dict[str, Callable[..., Any]] = {
     "gather": _gather,
     "scatter": _scatter,
     "scatter_add": _scatter_add,
@@ -391,7 +391,7 @@ _INDICES = {
     "embedding": _embedding,
 }
 
-_PRODUCTS = {
+_PRODUCTS: dict[str, Callable[..., Any]] = {
     "mm": jnp.matmul,
     "bmm": jnp.matmul,
     "addmm": _addmm,

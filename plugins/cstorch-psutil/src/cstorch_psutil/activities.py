@@ -20,7 +20,8 @@ Figures = dict[str, float]
 
 def descendants() -> list[psutil.Process]:
     """The processes that this one has started, and theirs."""
-    return psutil.Process().children(recursive=True)
+    found: list[psutil.Process] = psutil.Process().children(recursive=True)
+    return found
 
 
 def read(figures: Callable[[psutil.Process], Figures], process: psutil.Process) -> Figures | None:
