@@ -102,7 +102,28 @@ def _check_sample(op: Any, call: Any, sample: Any, **tolerance: float) -> None:
             break
     for number, (leaves, expected) in enumerate(runs):
         found = program.on_csx(values if SABOTAGE == "stale" else leaves)
-        _compare(found, expected, op.name in _UNSET, f"run {number}", **tolerance)
+        try:
+            _compare(found, expected, op.name in _UNSET, f"run {number}", **tolerance)
+        except AssertionError:
+            if not any(isinstance(v, torch.Tensor) and v.dtype is torch.bfloat16 for v in leaves):
+                raise
+            if not _is_as_near(found, expected, program.on_cpu([_exact(v) for v in leaves])):
+                raise
+
+
+def _exact(value: Any) -> Any:
+    is_rounded = isinstance(value, torch.Tensor) and value.dtype is torch.bfloat16
+    return value.detach().double().requires_grad_(value.requires_grad) if is_rounded else value
+
+
+def _is_as_near(found: list[Any], eager: list[Any], exact: list[Any]) -> bool:
+    """Whether bfloat16 results are nearly as close to those in float64 as eager is: both round, in their own order."""
+
+    def error(values: list[Any]) -> list[float]:
+        pairs = zip(values, exact, strict=True)
+        return [(v.double() - e).abs().max().item() for v, e in pairs if isinstance(v, torch.Tensor) and v.numel()]
+
+    return all(ours <= 2 * theirs for ours, theirs in zip(error(found), error(eager), strict=True))
 
 
 def _fresh(values: list[Any], flip: bool) -> list[Any]:
