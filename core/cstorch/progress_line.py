@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 import sys
 import threading
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any
+
+logger = logging.getLogger("cstorch.progress")
 
 active: list[Any] = []
 """What writes such lines now; the last one has the terminal."""
@@ -46,8 +49,13 @@ class ProgressLine:
     def _tick(self) -> None:
         while not self._done.wait(0.2):
             if active[-1] is self:
-                width = shutil.get_terminal_size().columns - 1
-                self._write(f"\r\x1b[2K{self._text()[:width]}")  # a longer line would wrap and stay
+                try:
+                    text = self._text()
+                except Exception:  # what it tells of may change while it is looked at
+                    logger.debug("nothing is shown this time", exc_info=True)
+                    continue
+                width = shutil.get_terminal_size().columns - 1  # a longer line would wrap and stay
+                self._write(f"\r\x1b[2K{text[:width]}")
 
     def _write(self, text: str) -> None:
         self._stream.write(text)

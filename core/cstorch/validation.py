@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+import sys
 import warnings
 from collections import Counter
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from torch import fx
 from cstorch.compiler.flops import count_flops
 from cstorch.tracing.context import context
 from cstorch.tracing.program import Program
+from cstorch.where import is_library, is_ours
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,11 @@ class Validation:
         self, message: Any, category: type[Warning], filename: str, lineno: int, file: Any = None, line: Any = None
     ) -> None:
         said = f"{message} ({filename}:{lineno})"
-        if said not in self.warnings:
+        frame = sys._getframe(1)
+        while frame.f_back is not None and frame.f_code.co_filename == warnings.__file__:
+            frame = frame.f_back
+        who = frame.f_code.co_filename
+        if said not in self.warnings and (is_ours(who) or not is_library(who)):  # not what PyTorch and Lightning advise
             self.warnings.append(said)
 
     @property

@@ -19,7 +19,8 @@ _HIDDEN = (
 
 
 @functools.cache
-def _is_library(filename: str) -> bool:
+def is_library(filename: str) -> bool:
+    """Whether a source file is part of cstorch, its Lightning binding, PyTorch or Lightning."""
     if filename.startswith((_OURS, "<")):
         return True
     binding = sys.modules.get("lightning_cerebras")
@@ -36,7 +37,7 @@ def library_calls() -> list[str]:
     """Names of the functions of PyTorch and cstorch that run now, the innermost first, up to the user's line."""
     names = []
     frame = sys._getframe(1)
-    while frame is not None and _is_library(frame.f_code.co_filename):
+    while frame is not None and is_library(frame.f_code.co_filename):
         names.append(frame.f_code.co_name)
         frame = frame.f_back  # type: ignore[assignment]
     return names
@@ -46,7 +47,7 @@ def user_line() -> str:
     """`file.py:12` of the innermost frame outside PyTorch, Lightning and cstorch, or `an unknown line`."""
     frame = sys._getframe(1)
     while frame is not None:
-        if not _is_library(frame.f_code.co_filename):
+        if not is_library(frame.f_code.co_filename):
             return f"{frame.f_code.co_filename}:{frame.f_lineno}"
         frame = frame.f_back  # type: ignore[assignment]
     return "an unknown line"

@@ -103,7 +103,7 @@ def test_slow_batches_are_the_tail():
     assert times.slow_count == 2
     assert ms(times.slow_time) == 60
     assert ms(times.p90) == 1
-    assert "2 batches took over twice the median and 37% of the time: workers fall behind" in report(metrics)
+    assert "2 batches took over twice the median and 37% of the time: the loader stalls now and then" in report(metrics)
 
 
 def test_batches_that_differ():

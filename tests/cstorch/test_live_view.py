@@ -163,6 +163,22 @@ def test_the_innermost_line_has_the_terminal():
     assert not progress_line.active
 
 
+def test_a_line_that_cannot_be_told_once_is_told_later():
+    stream, texts = Terminal(), iter([lambda: 1 / 0, lambda: "later"])
+    last = None
+
+    def text():
+        nonlocal last
+        last = next(texts, last)
+        return last()
+
+    with progress_line.ProgressLine(text, stream):
+        deadline = time.monotonic() + 10
+        while "later" not in stream.getvalue() and time.monotonic() < deadline:
+            time.sleep(0.01)
+    assert "later" in stream.getvalue()
+
+
 def test_the_view_of_a_run_inside_a_run():
     backend, training_step = step_on("CSX")
     with backend:

@@ -161,6 +161,10 @@ def test_a_file_that_was_written_anew(tmp_path):
     reader.reload()
     assert [event.value for event in reader.read_scalar("a")] == [5, 6, 7]
     assert reader.scalar_names() == {"a"}
+    written(tmp_path / "third", **dict.fromkeys("bcdef", 1))  # longer than the one it replaces
+    event_file(tmp_path / "third").rename(event_file(tmp_path / "run"))
+    reader.reload()
+    assert reader.scalar_names() == set("bcdef")
 
 
 def damaged(folder, at):

@@ -93,7 +93,8 @@ def _advice(metrics: Metrics) -> list[str]:
         slow = sum(epoch.batch_times.slow_count for epoch in metrics.epoch_metrics)
         found.append(
             f"{slow} batches took over twice the median and {shares['slow batches (tail)'] / whole:.0%} of the time: "
-            "workers fall behind. More of them (num_workers), or a larger prefetch_factor, levels it out."
+            "the loader stalls now and then. Worker processes (num_workers), or more of them, and a larger "
+            "prefetch_factor level it out."
         )
     if shares["iterators"] + shares["first batch of epochs"] > 0.2 * whole and metrics.total_steps > 1:
         found.append(

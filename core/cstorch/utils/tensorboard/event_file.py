@@ -50,12 +50,17 @@ class EventFile:
     def __init__(self, path: str) -> None:
         self.path = path
         self._offset = 0
+        self._identity = os.stat(path).st_ino
         self._is_damaged = False
 
     @property
-    def has_shrunk(self) -> bool:
-        """Whether the file is shorter than what was read of it: somebody wrote it anew."""
-        return os.path.getsize(self.path) < self._offset
+    def is_another(self) -> bool:
+        """Whether somebody wrote the file anew: it is another one, or shorter than what was read of it."""
+        try:
+            now = os.stat(self.path)
+        except FileNotFoundError:
+            return False
+        return now.st_ino != self._identity or now.st_size < self._offset
 
     def read(self) -> Iterator[Records]:
         """What was added since the last reading; a record that is not whole yet is left for the next one.

@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from tensorboard.backend.event_processing.event_accumulator import ScalarEvent, TensorEvent
 
 from cstorch.utils.tensorboard.run import Run, is_event_file
-from cstorch.utils.tensorboard.tensors import FOLDER, TensorDescriptor, read_tensors, tensor_files
+from cstorch.utils.tensorboard.tensors import FOLDER, TensorDescriptor, tensor_files
 
 _IGNORED = {
     "size_guidance",  # all summaries are kept
@@ -176,12 +175,15 @@ class SummaryReader:
             there is nothing.
         """
         files = [file for run in self._runs for file in tensor_files(run).get(name, ())] if self._kept(name) else []
+        chosen = [file for file in files if step is None or file.step == step]
+        if not chosen:
+            return None
         if latest_only:
-            return _latest(files, step)
+            return max(chosen, key=lambda file: (file.step, file.ns_since_epoch)).read()
         found: dict[int, list[TensorDescriptor]] = {}
-        for tensor in read_tensors(files, step):
-            found.setdefault(tensor.step, []).append(tensor)
-        return (found or None) if step is None else found.get(step)
+        for file in chosen:
+            found.setdefault(file.step, []).append(file.read())
+        return found if step is None else found[step]
 
     def read_text_summary(self, name: str, step: int | None = None) -> list[Any]:
         """The texts of one name.
@@ -249,14 +251,6 @@ class SummaryReader:
                 "value": values,
             }
         )
-
-
-def _latest(files: list[Path], step: int | None) -> TensorDescriptor | None:
-    found: TensorDescriptor | None = None
-    for tensor in read_tensors(files, step):
-        if found is None or (tensor.step, tensor.ns_since_epoch) >= (found.step, found.ns_since_epoch):
-            found = tensor
-    return found
 
 
 def _unknown(what: str, name: str, known: set[str]) -> KeyError:

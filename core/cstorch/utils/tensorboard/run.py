@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -82,13 +81,15 @@ class Run:
 
     def reload(self) -> None:
         """Read what was written since the last time."""
-        if any(Path(file.path).exists() and file.has_shrunk for file in self._files.values()):
+        if any(file.is_another for file in self._files.values()):
             self._forget()
         for name in sorted(os.listdir(self.folder)):
             path = os.path.join(self.folder, name)
             if not is_event_file(name) or not os.path.isfile(path):
                 continue
-            for records in self._files.setdefault(name, EventFile(path)).read():
+            if name not in self._files:
+                self._files[name] = EventFile(path)
+            for records in self._files[name].read():
                 self._take(records)
 
     def _take(self, records: Records) -> None:

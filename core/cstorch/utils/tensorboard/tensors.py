@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
 import torch
@@ -69,23 +68,28 @@ def write_tensor(run: str | os.PathLike[str], name: str, tensor: torch.Tensor, s
     return path
 
 
-def tensor_files(run: str | os.PathLike[str]) -> dict[str, list[Path]]:
+class TensorFile(NamedTuple):
+    """A file with one tensor."""
+
+    step: int
+    ns_since_epoch: int
+    path: Path
+
+    def read(self) -> TensorDescriptor:
+        """What it holds."""
+        return TensorDescriptor.from_dict(load(self.path, "cpu"))
+
+
+def tensor_files(run: str | os.PathLike[str]) -> dict[str, list[TensorFile]]:
     """The files of all tensors of a run by name, in the order they were written."""
-    found: dict[str, list[Path]] = {}
+    found: dict[str, list[TensorFile]] = {}
     top = Path(run, FOLDER)
     for folder, _, files in os.walk(top):
-        written = sorted((file for file in files if _step_and_time(file)), key=lambda f: _step_and_time(f)[::-1])
+        written = [file for file in (_tensor_file(folder, name) for name in files) if file is not None]
         if written:
             parts = Path(folder).relative_to(top).parts
-            found["/".join(map(_meant, parts))] = [Path(folder, file) for file in written]
+            found["/".join(map(_meant, parts))] = sorted(written, key=lambda file: file.ns_since_epoch)
     return found
-
-
-def read_tensors(files: list[Path], step: int | None = None) -> Iterator[TensorDescriptor]:
-    """The tensors in files, those of one step when it is given."""
-    for file in files:
-        if step is None or _step_and_time(file.name)[0] == step:
-            yield TensorDescriptor.from_dict(load(file, "cpu"))
 
 
 def _spelled(part: str) -> str:
@@ -97,9 +101,9 @@ def _meant(part: str) -> str:
     return unquote(part[1:] if part == "%" or part.startswith("%%") else part)
 
 
-def _step_and_time(file: str) -> tuple[int, ...]:
-    step, _, when = file.removesuffix(_ENDING).rpartition("-")
+def _tensor_file(folder: str, name: str) -> TensorFile | None:
+    step, _, when = name.removesuffix(_ENDING).rpartition("-")
     try:
-        return (int(step), int(when)) if file.endswith(_ENDING) else ()
+        return TensorFile(int(step), int(when), Path(folder, name)) if name.endswith(_ENDING) else None
     except ValueError:
-        return ()
+        return None
