@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import warnings
 from pathlib import Path
 from typing import Any
+
+import fsspec  # type: ignore[import-untyped]
+import torch
 
 FORMATS = ("cstorch", "torch")
 
@@ -47,6 +51,22 @@ class CSXCheckpointIOMixin:
         except cstorch.errors.CheckpointContentError as error:
             if not _pickled(checkpoint, path, str(error)):
                 super().save_checkpoint(on_host(checkpoint), path)  # type: ignore[misc]
+
+    def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = None) -> Any:
+        """Read a checkpoint of either format.
+
+        Args:
+            path: A local path or an fsspec URL.
+            map_location: As for `torch.load`; as saved, that is on the cpu, by default.
+            weights_only: As for `torch.load`; what the Lightning release does by default.
+        """
+        options: dict[str, Any] = {} if map_location is None else {"map_location": map_location}
+        if weights_only is not None:
+            if "weights_only" not in inspect.signature(super().load_checkpoint).parameters:  # type: ignore[misc]
+                with fsspec.open(str(path), "rb") as file:
+                    return torch.load(file, map_location=map_location, weights_only=weights_only)
+            options["weights_only"] = weights_only
+        return super().load_checkpoint(path, **options)  # type: ignore[misc]
 
 
 def _pickled(checkpoint: dict[str, Any], path: Any, why: str) -> bool:

@@ -8,8 +8,9 @@ how many items pass on the cpu, how many of those pass on csx, and how many of t
 (`allowed.py`). Exits with 1 where an item fails that is not on the list.
 
 A git directory is unpacked at `--tag` into `--out` first. Programs are interpreted unless CSTORCH_INTERPRET is set
-to 0. Beside this package the suite wants jsonargparse[signatures], omegaconf, cloudpickle and psutil installed. The
-cpu's results are kept in `--out` and used again; `--fresh` runs them again.
+to 0. Not under nohup: one file looks at the handler of SIGHUP. Beside this package the suite wants
+jsonargparse[signatures], omegaconf, cloudpickle and psutil installed. The cpu's results are kept in `--out` and used
+again; `--fresh` runs them again.
 """
 
 from __future__ import annotations

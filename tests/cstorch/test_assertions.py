@@ -18,6 +18,9 @@ PLAIN = {
     "true": "def step(x):\n    assert x.sum() < 10\n    return x",
     "message": "def step(x):\n    assert torch.all(x < 5), 'large'\n    return x",
     "not": "def step(x):\n    assert not (x.sum() >= 10)\n    return x",
+    "equal": "def step(x):\n    assert not torch.equal(x, torch.full_like(x, 5.0))\n    return x",
+    "allclose": "def step(x):\n    assert not torch.allclose(x, torch.full_like(x, 5.0), atol=0.1)\n    return x",
+    "shape": "def step(x):\n    assert not x.equal(x[:1]) and x.sum() < 10\n    return x",
     "and": "def step(x):\n    assert x.sum() > -1 and x.sum() < 10\n    return x",
 }
 

@@ -80,6 +80,9 @@ def fit(accelerator, root, cls=Net, steps=15, ckpt_path=None, plugins=None):
     return trainer, module
 
 
+@pytest.mark.skipif(
+    L.__version__.startswith("2.4"), reason="Lightning 2.4 numbers batches and epochs anew, on every accelerator"
+)
 @pytest.mark.parametrize("cls", [Net, ManualNet])
 @pytest.mark.parametrize("kind", ["cstorch", "torch"])
 def test_going_on_in_the_middle_of_an_epoch_is_bit_equal(tmp_path, cls, kind):

@@ -288,6 +288,9 @@ def test_load_from_checkpoint(tmp_path):
         assert torch.equal(loaded.state_dict()[name], value)
 
 
+@pytest.mark.skipif(
+    L.__version__.startswith("2.4"), reason="Lightning 2.4 trains the last batch again, on every accelerator"
+)
 def test_an_exception_checkpoint_resumes(tmp_path):
     class Stops(Callback):
         def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):

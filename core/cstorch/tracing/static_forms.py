@@ -166,6 +166,15 @@ def _tensor_split(x: torch.Tensor, indices_or_sections: Any, dim: int = 0) -> An
     return NotImplemented
 
 
+def _equal(x: torch.Tensor, other: torch.Tensor) -> Any:
+    """As a tensor, which an assert statement of a step may ask for its truth."""
+    return (x == other).all() if x.shape == other.shape else False
+
+
+def _allclose(x: torch.Tensor, other: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    return torch.isclose(x, other, *args, **kwargs).all()
+
+
 FORMS: dict[Any, Callable[..., Any]] = {
     torch.Tensor.__setitem__: _set_item,
     torch.index_put: _index_put,
@@ -175,6 +184,10 @@ FORMS: dict[Any, Callable[..., Any]] = {
     torch.index_fill: _index_fill,
     torch.Tensor.index_fill: _index_fill,
     torch.Tensor.index_fill_: _index_fill_,
+    torch.equal: _equal,
+    torch.Tensor.equal: _equal,
+    torch.allclose: _allclose,
+    torch.Tensor.allclose: _allclose,
     torch.cov: _cov,
     torch.Tensor.cov: _cov,
     torch.corrcoef: _corrcoef,
