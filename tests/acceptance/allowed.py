@@ -13,7 +13,8 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "core/test_lightning_optimizer.py::test_lightning_optimizer_automatic_optimization_optimizer_zero_grad",
         "core/test_lightning_optimizer.py::test_lightning_optimizer_manual_optimization_and_accumulated_gradients",
         "trainer/logging_/test_logger_connector.py::test_metrics_reset",
-        "trainer/optimization/test_backward_calls.py::test_backward_count_simple",
+        "trainer/optimization/test_backward_calls.py::test_backward_count_simple[2]",
+        "trainer/optimization/test_backward_calls.py::test_backward_count_simple[3]",
         "trainer/optimization/test_backward_calls.py::test_backward_count_with_grad_accumulation",
         "trainer/optimization/test_manual_optimization.py::test_multiple_optimizers_manual_call_counts",
         "trainer/optimization/test_manual_optimization.py::test_multiple_optimizers_manual_log",
@@ -49,13 +50,17 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "core/test_lightning_optimizer.py::test_lightning_optimizer_automatic_optimization_lbfgs_zero_grad",
         "trainer/optimization/test_backward_calls.py::test_backward_count_with_closure",
     ),
-    "uses 64-true, which csx refuses by name": ("trainer/test_trainer.py::test_predict_return_predictions_cpu",),
+    "uses 64-true, which csx refuses by name": (
+        "trainer/test_trainer.py::test_predict_return_predictions_cpu[64-true-None]",
+        "trainer/test_trainer.py::test_predict_return_predictions_cpu[64-true-False]",
+        "trainer/test_trainer.py::test_predict_return_predictions_cpu[64-true-True]",
+    ),
     "looks for nan with detect_anomaly; csx warns that it does not": (
         "trainer/test_trainer.py::test_detect_anomaly_nan",
     ),
     "expects the accelerator of the cpu, or two of its devices": (
-        "trainer/test_trainer.py::test_trainer_config_strategy",
-        "trainer/test_trainer.py::test_trainer_config_device_ids",
+        "trainer/test_trainer.py::test_trainer_config_strategy[trainer_kwargs0-SingleDeviceStrategy-CPUAccelerator-1]",
+        "trainer/test_trainer.py::test_trainer_config_device_ids[trainer_kwargs3-expected_device_ids3]",
     ),
     "expects that training starts within 100 ms; tracing a step takes longer": (
         "callbacks/test_timer.py::test_timer_stops_training",
