@@ -2,10 +2,11 @@
 
 import warnings
 
+import cstorch
 import lightning as L
 import pytest
 import torch
-from cstorch.errors import ValueReadError
+from cstorch.errors import NotExecutedError, ValueReadError
 from lightning.pytorch.callbacks import ModelCheckpoint
 from modules import Linear, Module, assert_equal_fits, fit, loader
 
@@ -238,3 +239,19 @@ def test_a_learning_rate_logged_in_the_step_is_that_of_each_step(tmp_path):
 
     run(LogsRate(), tmp_path)
     assert seen == pytest.approx([0.1, 0.05, 0.025, 0.0125])
+
+
+@pytest.mark.parametrize("mode", ["validate_only", "compile_only"])
+def test_a_backend_that_runs_nothing_ends_the_fit_after_the_first_step(mode):
+    trainer = L.Trainer(accelerator="csx", max_epochs=1, logger=False, enable_checkpointing=False,
+                        enable_progress_bar=False, enable_model_summary=False)  # fmt: skip
+    module = Module()
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    with (
+        cstorch.backend("CSX", **{mode: True}) as backend,
+        pytest.raises(NotExecutedError, match="nothing is run, so the Trainer cannot go on"),
+    ):
+        trainer.fit(module, loader("mlp"))
+    assert backend.programs == 1
+    for name, value in module.state_dict().items():
+        assert torch.equal(value.cpu(), before[name])
