@@ -222,9 +222,11 @@ class DataLoader:
     def _stream_here(self) -> Iterator[Any]:
         identity = streaming_as(self._identity)
         batches = self._here().stream()
+        with identity:
+            batch = next(batches)
+        if self._seen_batch_size is None:  # asked once: batches without a size would cost every step
+            self._seen_batch_size = infer_batch_size(batch)
         while True:
+            yield batch
             with identity:
                 batch = next(batches)
-            if self._seen_batch_size is None:
-                self._seen_batch_size = infer_batch_size(batch)
-            yield batch
