@@ -12,7 +12,7 @@ import torch
 from cstorch import plugins
 from cstorch_psutil import activities
 
-NAMES = ["process_memory", "children_memory", "cpu", "io", "page_faults", "threads"]
+NAMES = ["process_memory", "children_memory", "process_cpu", "process_io", "page_faults", "threads"]
 MIB = 2**20
 
 

@@ -163,8 +163,8 @@ class Cpu(Count):
 
     @classmethod
     def name(cls) -> str:
-        """`cpu`."""
-        return "cpu"
+        """`process_cpu`."""
+        return "process_cpu"
 
     @staticmethod
     def of(process: psutil.Process) -> Figures:
@@ -184,8 +184,8 @@ class InputOutput(Count):
 
     @classmethod
     def name(cls) -> str:
-        """`io`."""
-        return "io"
+        """`process_io`."""
+        return "process_io"
 
     @staticmethod
     def of(process: psutil.Process) -> Figures:
