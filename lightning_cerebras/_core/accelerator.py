@@ -10,6 +10,7 @@ class CSXAcceleratorMixin:
 
     strategy_class: type
     misconfiguration: type[Exception]
+    profiler: Any = None
 
     @staticmethod
     def name() -> str:
@@ -75,8 +76,20 @@ class CSXAcceleratorMixin:
         """Nothing to do after the strategy's own teardown."""
 
     def get_device_stats(self, device: Any) -> dict[str, Any]:
-        """How many programs the steps of this run have become; a number that grows means steps that do not settle."""
+        """Numbers of the run so far.
+
+        `csx.programs`: how many programs its steps have become; a number that grows means steps that do not settle.
+        `csx.<activity>`, `csx.<activity>.<entry>`: the numbers of the strategy's profiler activities.
+        """
         import cstorch
 
         backend = cstorch.current_backend(raise_exception=False, raise_warning=False)
-        return {"csx.programs": float(backend.programs)} if backend is not None and backend.is_csx else {}
+        if backend is None or not backend.is_csx:
+            return {}
+        found = {"csx.programs": float(backend.programs)}
+        for name, value in (self.profiler.compute() if self.profiler else {}).items():
+            entries = (
+                {f"{name}.{key}": entry for key, entry in value.items()} if isinstance(value, dict) else {name: value}
+            )
+            found.update({f"csx.{key}": float(x) for key, x in entries.items() if isinstance(x, (int, float))})
+        return found

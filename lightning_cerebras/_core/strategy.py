@@ -18,6 +18,10 @@ class CSXStrategyMixin:
     Args:
         compile_dir: Folder of the compile cache; the default of `cstorch.backend("CSX")` otherwise.
         artifact_dir: Folder for reports; likewise.
+        backend: The backend that steps run on: "CSX", or the name of one that a plugin registers and that traces.
+        cluster_config: A ClusterConfig; with a `mgmt_address` that a plugin knows, steps run there.
+        profiler_activities: Activity classes, or names of those that plugins register, measured over the training
+            batches. Their values are in `profiler`, and `DeviceStatsMonitor` logs the numbers among them.
         accelerator: Set by the Trainer.
         checkpoint_io: How checkpoints are written and read; CSXCheckpointIO by default.
         precision_plugin: Set by the Trainer.
@@ -34,6 +38,9 @@ class CSXStrategyMixin:
         self,
         compile_dir: str | os.PathLike[str] | None = None,
         artifact_dir: str | os.PathLike[str] | None = None,
+        backend: str = "CSX",
+        cluster_config: Any = None,
+        profiler_activities: list[Any] | None = None,
         accelerator: Any = None,
         checkpoint_io: Any = None,
         precision_plugin: Any = None,
@@ -48,7 +55,12 @@ class CSXStrategyMixin:
             checkpoint_io=checkpoint_io,
             precision_plugin=precision_plugin,
         )
-        self._backend_options = {"compile_dir": compile_dir, "artifact_dir": artifact_dir}
+        options = {"compile_dir": compile_dir, "artifact_dir": artifact_dir, "cluster_config": cluster_config}
+        self._backend_name = backend
+        self._backend_options = {name: value for name, value in options.items() if value is not None}
+        self._activities = profiler_activities or []
+        self._batch: Any = None
+        self.profiler: Any = None
         self._backend: Any = None
         self._owns_backend = False
         self._optimization: AutomaticOptimization | ManualOptimization | None = None
@@ -111,15 +123,34 @@ class CSXStrategyMixin:
     # -- setting up and down -----------------------------------------------------------------------------
 
     def setup_environment(self) -> None:
-        """Make the CSX backend, unless the program has made it."""
+        """Make the backend, unless the program has made it.
+
+        Raises:
+            ValueError: no plugin registers a backend of that name, or it runs steps as they are.
+        """
+        from cstorch.utils.profiler import Profiler
+
         if self._backend is None:
             existing = self._cstorch.current_backend(raise_exception=False, raise_warning=False)
-            if existing is not None and existing.is_csx:
+            if existing is not None and existing.name == self._backend_name.upper():
                 self._backend = existing
             else:
-                self._backend = self._cstorch.backend("CSX", **self._backend_options)
+                self._backend = self._cstorch.backend(self._backend_name, **self._backend_options)
                 self._owns_backend = True
+            if not self._backend.is_csx:
+                self._end_backend()
+                raise ValueError(
+                    f"CSXStrategy(backend={self._backend_name!r}) names a backend that runs steps as they are, "
+                    "expected one that traces them, such as 'CSX'. For the host itself say accelerator='cpu'."
+                )
+        self.profiler = self.accelerator.profiler = Profiler(self._activities)
         super().setup_environment()  # type: ignore[misc]
+
+    def _end_backend(self) -> None:
+        backend, self._backend = self._backend, None
+        if self._owns_backend:
+            backend.close()
+        self._owns_backend = False
 
     def model_to_device(self) -> None:
         """Prepare the module for tracing."""
@@ -156,9 +187,27 @@ class CSXStrategyMixin:
         finally:
             if self._backend is not None:
                 self._backend.profile = None
-                if self._owns_backend:
-                    self._backend.close()
-            self._backend, self._owns_backend = None, False
+                self._end_backend()
+
+    # -- activities ------------------------------------------------------------------------------------------
+
+    def on_train_batch_start(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+        """The batch before this one is done: its samples count."""
+        self._count_batch()
+        if self.profiler:
+            self._batch = batch
+
+    def on_train_end(self) -> None:
+        """The last batch counts too."""
+        super().on_train_end()  # type: ignore[misc]
+        self._count_batch()
+
+    def _count_batch(self) -> None:
+        if self._batch is not None:
+            from cstorch.utils.data.batch_size import infer_batch_size
+
+            self.profiler.add(infer_batch_size(self._batch) or 1)
+            self._batch = None
 
     # -- steps -------------------------------------------------------------------------------------------
 

@@ -55,7 +55,7 @@ class RayAppliance(Appliance):
         if self._owns_ray:
             _connect(mgmt_address, cluster_config.num_csx)
         count = cluster_config.num_csx
-        self._group = placement_group([{"CPU": CPUS}] * count, strategy="SPREAD", name="cstorch")
+        self._group = placement_group([{"CPU": CPUS}] * count, strategy="SPREAD")
         try:
             ray.get(self._group.ready(), timeout=self.ROOM)
         except ray.exceptions.GetTimeoutError as error:
