@@ -70,3 +70,8 @@ class StateError(TraceError):
 
 class ProgramLimitError(TraceError):
     """A step function was traced into too many programs."""
+
+
+def words(error: BaseException) -> str:
+    """An error in a line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"

@@ -14,7 +14,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from cstorch import hookspecs
-from cstorch.errors import PluginError
+from cstorch.errors import PluginError, words
 
 if TYPE_CHECKING:
     from cstorch.backends.base import Backend
@@ -232,11 +232,6 @@ class Host:
         unsaid, self.unsaid = self.unsaid, []
         for plugin in unsaid:
             warnings.warn(f"{plugin} was left out: {advice(plugin)}", stacklevel=4)
-
-
-def words(error: BaseException) -> str:
-    """An error in a line."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
 
 
 def advice(plugin: Plugin) -> str:

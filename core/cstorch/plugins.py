@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import pluggy
 
-from cstorch.errors import PluginError
-from cstorch.plugin_host import BUILT_IN, ActivityRegistry, BackendRegistry, Host, Implementation, Plugin, advice, words
+from cstorch.errors import PluginError, words
+from cstorch.plugin_host import BUILT_IN, ActivityRegistry, BackendRegistry, Host, Implementation, Plugin, advice
 from cstorch.tracing.context import context
 
 if TYPE_CHECKING:
@@ -152,6 +152,14 @@ def activity(name: str) -> type:
     names = ", ".join(dict.fromkeys((*registered, *ACTIVITIES)))
     found: type = _find("activities", name, f"there is no profiler activity {name!r}; registered are: {names}.")[1]
     return found
+
+
+def owner_of(activity: Any) -> Plugin | None:
+    """The plugin that registered the class of an activity; None for one of cstorch or of the program."""
+    for owner, kind in _loaded().activities.values() if _host is not None else ():
+        if kind is type(activity):
+            return _loaded().plugins[owner]
+    return None
 
 
 def passes() -> builtins.list[Implementation]:

@@ -1,5 +1,7 @@
 """The plugin host: what plugins bring is reached by name, and a broken one is named and breaks nothing else."""
 
+import contextlib
+import pickle
 import subprocess
 import sys
 import warnings
@@ -9,7 +11,7 @@ import cstorch
 import pytest
 import torch
 from cstorch import plugins
-from cstorch.appliance import Appliance
+from cstorch.appliance import Appliance, PortableProgram
 from cstorch.appliance.local import LocalAppliance
 from cstorch.backends.base import Backend, BackendType
 from cstorch.compiler import cache
@@ -209,6 +211,60 @@ def test_an_activity_is_reached_by_name(install):
             cstorch.utils.data.DataExecutor(loader, profiler_activities=["stops"])
 
 
+class Failing(Activity):
+    """Raises in the method that it is told."""
+
+    where = ""
+
+    @classmethod
+    def name(cls):
+        return "failing"
+
+    def update(self, batch_size):
+        if self.where == "update":
+            raise OSError("no such counter")
+
+    def compute(self):
+        if self.where == "compute":
+            raise OSError("no such counter")
+        return {1, 2}  # has no form in JSON
+
+
+class RegistersFailing:
+    @hookimpl
+    def cstorch_register_profiler_activities(self, registry):
+        registry.register(Failing)
+
+
+@pytest.mark.parametrize("where", ["update", "compute", ""])
+def test_an_activity_of_a_plugin_that_raises_does_not_end_the_run(where, monkeypatch):
+    plugins.register(RegistersFailing(), "bad")
+    monkeypatch.setattr(Failing, "where", where)
+    with cstorch.backend("CPU"), warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        loader = cstorch.utils.data.DataLoader(lambda: [torch.ones(4, 1)] * 3)
+        executor = cstorch.utils.data.DataExecutor(loader, profiler_activities=["failing"])
+        assert len(list(executor)) == 3
+    assert executor.profiler.rate_tracker.total_samples == 12
+    assert (executor.artifact_dir / "performance.json").exists()
+    if not where:
+        assert said == []
+        return
+    (message,) = [str(one.message) for one in said]
+    assert message.startswith(
+        "the activity 'failing' of the plugin 'bad' raised OSError: no such counter. The run goes"
+    )
+    with pytest.raises(AttributeError, match="there is no value: the activity 'failing' of the plugin 'bad' raised"):
+        _ = executor.profiler.failing
+
+
+def test_an_activity_of_the_program_that_raises_is_the_programs_error(monkeypatch):
+    monkeypatch.setattr(Failing, "where", "update")
+    with cstorch.backend("CPU"), pytest.raises(OSError, match="no such counter"):
+        loader = cstorch.utils.data.DataLoader(lambda: [torch.ones(4, 1)] * 3)
+        list(cstorch.utils.data.DataExecutor(loader, profiler_activities=[Failing]))
+
+
 # -- plugins of the program ------------------------------------------------------------------------------------
 
 
@@ -262,6 +318,15 @@ class Doubler:
         self.context = context
         for node in graph_module.graph.find_nodes(op="call_function", target=aten.mul.Tensor):
             node.args = (node.args[0], self.factor)
+
+
+@contextlib.contextmanager
+def deterministic():
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(False)
 
 
 def result(x):
@@ -471,6 +536,34 @@ def test_addresses_that_cannot_be_connected_to():
         assert isinstance(backend.appliance, Counting)
 
 
+class Travelling(Appliance):
+    """Sends programs through pickle, as to another process."""
+
+    def load(self, program, example, compile_dir):
+        sent = pickle.loads(pickle.dumps(PortableProgram.of(program, example)))
+        assert sent.state == len(program.state)
+        return sent.load(compile_dir)
+
+
+def dropped_out(side, model, optimizer, x, i):
+    train_once(side, lambda x: torch.nn.functional.dropout(model(x), 0.5), optimizer, x, i)
+
+
+@pytest.mark.parametrize("step", [train_once, dropped_out])
+def test_a_program_that_travelled_trains_as_eager(csx, step, monkeypatch):
+    monkeypatch.setattr(csx, "appliance", Travelling())
+    with deterministic():
+        trains_as_eager(step)
+
+
+@pytest.mark.native
+def test_a_program_that_travelled_compiles(csx, monkeypatch):
+    monkeypatch.setattr(csx, "appliance", Travelling())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert result(torch.ones(2)) == [6, 12]
+
+
 # -- the contracts that authors build on -----------------------------------------------------------------------
 
 
@@ -496,6 +589,9 @@ def test_the_public_contracts_are_what_they_were():
     assert [*inspect.signature(Executable.__call__).parameters] == ["self", "inputs"]
     assert {"graph", "state", "leaves", "name", "passes"} <= set(Program.__dataclass_fields__)
     assert {"name", "update", "compute"} <= set(vars(Activity))
+    assert {"graph", "name", "layouts", "state", "draws"} <= set(PortableProgram.__dataclass_fields__)
+    assert [*inspect.signature(PortableProgram.of).parameters] == ["program", "example"]
+    assert [*inspect.signature(PortableProgram.load).parameters] == ["self", "compile_dir"]
     from cstorch.compiler.plugin_passes import GraphContext
 
     assert {"name", "backend", "example", "state"} <= set(GraphContext.__dataclass_fields__)

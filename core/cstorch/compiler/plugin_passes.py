@@ -14,8 +14,8 @@ from torch import fx
 from cstorch import plugins
 from cstorch._torch_private.tracing import propagate
 from cstorch.compiler.passes import copy_graph
-from cstorch.errors import PluginError
-from cstorch.plugin_host import Implementation, words
+from cstorch.errors import PluginError, words
+from cstorch.plugin_host import Implementation
 from cstorch.tracing.program import Program
 
 if TYPE_CHECKING:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 from cstorch.compiler.flops import peak_flops
+from cstorch.errors import words
 
 
 class Activity:
@@ -138,6 +140,7 @@ class Profiler:
 
     def __init__(self, activities: list[Any] | None = None, flops: Callable[[], int | None] = lambda: None) -> None:
         self._activities: dict[str, Activity] = {}
+        self._failed: dict[str, str] = {}
         if activities is None or activities:
             self._activities[RateTracker.name()] = RateTracker(flops=flops)
         for activity in activities or ():
@@ -169,18 +172,38 @@ class Profiler:
 
     def add(self, batch_size: int) -> None:
         """A step with that many samples has ended."""
-        for activity in self._activities.values():
-            activity.update(batch_size)
+        for name, activity in [*self._activities.items()]:
+            try:
+                activity.update(batch_size)
+            except Exception as error:
+                self._leave_out(name, error)
 
     def compute(self) -> dict[str, Any]:
         """The values of all activities, those of the rate tracker unpacked."""
         found: dict[str, Any] = {}
-        for name, activity in self._activities.items():
-            value = activity.compute()
+        for name, activity in [*self._activities.items()]:
+            try:
+                value = activity.compute()
+            except Exception as error:
+                self._leave_out(name, error)
+                continue
             found.update(value) if isinstance(activity, RateTracker) else found.update({name: value})
         return found
 
+    def _leave_out(self, name: str, error: Exception) -> None:
+        """Go on without an activity of a plugin that raised, with one warning; that of the program raises."""
+        from cstorch import plugins
+
+        plugin = plugins.owner_of(self._activities[name])
+        if plugin is None:
+            raise error
+        del self._activities[name]
+        self._failed[name] = f"the activity {name!r} of {plugin} raised {words(error)}"
+        warnings.warn(f"{self._failed[name]}. The run goes on without it; update that plugin.", stacklevel=2)
+
     def __getattr__(self, name: str) -> Any:
+        if name in self.__dict__.get("_failed", {}):
+            raise AttributeError(f"there is no value: {self._failed[name]}.")
         activities = self.__dict__.get("_activities", {})
         if name in activities:
             activity = activities[name]

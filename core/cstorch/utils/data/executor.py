@@ -196,7 +196,7 @@ class DataExecutor:
         if not self.profiler:
             return
         path = self.artifact_dir / "performance.json"
-        path.write_text(json.dumps(self.profiler.compute(), indent=2) + "\n")
+        path.write_text(json.dumps(self.profiler.compute(), indent=2, default=str) + "\n")
 
 
 class _Rates:
