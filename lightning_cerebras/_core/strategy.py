@@ -143,7 +143,8 @@ class CSXStrategyMixin:
                     f"CSXStrategy(backend={self._backend_name!r}) names a backend that runs steps as they are, "
                     "expected one that traces them, such as 'CSX'. For the host itself say accelerator='cpu'."
                 )
-        self.profiler = self.accelerator.profiler = Profiler(self._activities)
+        self.profiler = Profiler(self._activities)
+        self.accelerator.profiler = self.profiler  # type: ignore[attr-defined]
         super().setup_environment()  # type: ignore[misc]
 
     def _end_backend(self) -> None:

@@ -11,7 +11,7 @@ import ray
 import torch
 from cstorch.appliance import Appliance, PortableProgram
 from cstorch.distributed import ClusterConfig
-from cstorch.errors import BackendError
+from cstorch.errors import BackendError, words
 from cstorch.tracing.program import Executable, Program
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
@@ -99,7 +99,7 @@ class RayAppliance(Appliance):
         try:
             return ray.get(getattr(self.systems[place], method).remote(*arguments))
         except ray.exceptions.RayTaskError as error:
-            raise BackendError(f"system {place} of {self._address!r} failed: {error}") from error
+            raise BackendError(f"system {place} of {self._address!r} failed: {words(error.cause)}") from error
 
     def close(self) -> None:
         """End the systems, and Ray if it was started or connected to here."""
