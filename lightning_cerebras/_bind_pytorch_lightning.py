@@ -5,6 +5,7 @@ from __future__ import annotations
 from lightning_fabric.accelerators import ACCELERATOR_REGISTRY
 from lightning_fabric.plugins import TorchCheckpointIO
 from pytorch_lightning.accelerators import Accelerator, AcceleratorRegistry
+from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.loops.optimization.automatic import Closure, _AutomaticOptimization
 from pytorch_lightning.plugins.io.wrapper import _WrappingCheckpointIO
 from pytorch_lightning.plugins.precision import Precision
@@ -17,6 +18,7 @@ from lightning_cerebras._core import fabric
 from lightning_cerebras._core.accelerator import CSXAcceleratorMixin
 from lightning_cerebras._core.checkpoint_io import CSXCheckpointIOMixin
 from lightning_cerebras._core.closure import StepClosure
+from lightning_cerebras._core.compile_progress import CompileProgressMixin
 from lightning_cerebras._core.precision import CSXPrecisionMixin
 from lightning_cerebras._core.strategy import CSXStrategyMixin
 
@@ -47,6 +49,10 @@ class CSXAccelerator(CSXAcceleratorMixin, Accelerator):  # type: ignore[misc]
 
     strategy_class = CSXStrategy
     misconfiguration = MisconfigurationException
+
+
+class CompileProgress(CompileProgressMixin, Callback):  # type: ignore[misc]
+    """A callback that says when a step becomes a program."""
 
 
 fabric.register(ACCELERATOR_REGISTRY)

@@ -120,6 +120,11 @@ class CSXStrategyMixin:
             observe_state(optimizer)
         super(CSXStrategyMixin, type(self)).optimizers.fset(self, optimizers)  # type: ignore[misc]
 
+    @property
+    def backend(self) -> Any:
+        """The CSX backend of the run; None outside of one."""
+        return self._backend
+
     # -- setting up and down -----------------------------------------------------------------------------
 
     def setup_environment(self) -> None:
