@@ -37,8 +37,8 @@ def test_wrong_uses_name_what_was_expected():
         pytest.raises(RuntimeError, match="A backend with type CSX has already been"),
     ):
         cstorch.backend("CPU")
-    with pytest.raises(BackendError, match="num_csx is 2"):
-        cstorch.backend("CSX", cluster_config=cstorch.distributed.ClusterConfig(num_csx=2))
+    with pytest.raises(TypeError, match="expected a ClusterConfig"):
+        cstorch.backend("CSX", cluster_config={"num_csx": 2})
 
 
 def test_current_backend_is_deprecated():

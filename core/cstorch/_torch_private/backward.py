@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
-__all__ = ["around_engine", "is_on"]
+__all__ = ["around_engine", "first_post_accumulate_grad_hook", "is_on"]
 
 
 def is_on(mode: TorchFunctionMode) -> bool:
@@ -32,3 +32,12 @@ def around_engine(enter: Callable[[], contextlib.AbstractContextManager[Any]]) -
         yield
     finally:
         autograd._engine_run_backward = run
+
+
+def first_post_accumulate_grad_hook(tensor: torch.Tensor, hook: Callable[[Any], None]) -> Any:
+    """Register `hook` like `Tensor.register_post_accumulate_grad_hook`, to be called before those that are there."""
+    with torch._C.DisableTorchFunction():
+        handle = tensor.register_post_accumulate_grad_hook(hook)
+    hooks: Any = tensor._post_accumulate_grad_hooks
+    hooks.move_to_end(handle.id, last=False)
+    return handle

@@ -48,5 +48,8 @@ class Appliance(abc.ABC):
             What runs the program, `(list of inputs) -> list of outputs`.
         """
 
+    def check(self) -> None:  # noqa: B027  most appliances have one replica of the state
+        """Compare the replicas of the state; called at checkpoint steps. Raise a BackendError where they differ."""
+
     def close(self) -> None:  # noqa: B027  most appliances have nothing to end
         """End the systems and free what they hold."""

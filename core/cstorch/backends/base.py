@@ -18,6 +18,7 @@ from torch import nn
 from cstorch.backends import csx
 from cstorch.device import CSX, lazy, native_guard
 from cstorch.distributed.cluster_config import ClusterConfig
+from cstorch.tracing.across_systems import Systems
 from cstorch.tracing.context import context
 from cstorch.tracing.program import Executable, Program
 
@@ -82,6 +83,7 @@ class Backend:
         modules: The modules that were given to `cstorch.compile`.
         is_tracing: Whether the body of a traced step is being recorded now.
         is_e2e_execution: Whether programs are executed; false for compile_only and validate_only.
+        systems: The systems that run each program together, when they are several.
         programs: How many programs have been loaded.
         loaded: They, as long as their traced steps keep them.
         profile: Called with "trace", "compile" or "execute", makes a context manager that surrounds that part of
@@ -90,6 +92,7 @@ class Backend:
 
     backend_type: BackendType
     cluster_config: Any = None
+    systems: Systems | None = None
 
     def __init__(
         self,
@@ -158,6 +161,9 @@ class Backend:
     def flops_done(self) -> int | None:
         """The floating-point operations of all programs that have run; None where that is not known."""
         return None
+
+    def check_systems(self) -> None:  # noqa: B027  most backends have one
+        """Compare the state on all systems, where there are several; at checkpoint steps."""
 
     def to_cpu(self, tensor: torch.Tensor) -> torch.Tensor:
         """The contents of `tensor` as a cpu tensor of its own."""

@@ -100,3 +100,16 @@ data = FlagGroup(
 
 worker_timeout: so many seconds may pass without a batch before a worker counts as hung.
 """
+
+systems = FlagGroup(
+    "csx.systems",
+    {
+        "timeout": positive(600.0),
+        "start_timeout": positive(300.0),
+    },
+)
+"""Flags of runs on several systems (`ClusterConfig(num_csx=...)`); ours, beyond the specification.
+
+timeout: so many seconds may a system keep the others waiting within a step before it counts as hung.
+start_timeout: so many seconds may pass until all systems are there.
+"""

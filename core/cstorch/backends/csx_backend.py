@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from typing import Any
 
 import torch
 
-from cstorch.appliance import Appliance
-from cstorch.appliance.local import LocalAppliance
+from cstorch.appliance.connect import connect, launched_processes
 from cstorch.backends.base import Backend, BackendType
 from cstorch.compiler.flops import FlopMeter
 from cstorch.device import CSX
-from cstorch.errors import BackendError
+from cstorch.distributed.cluster_config import ClusterConfig
+from cstorch.tracing.across_systems import Systems
 from cstorch.tracing.context import context
 from cstorch.tracing.program import Executable, Program
+
+logger = logging.getLogger("cstorch.systems")
 
 
 class CsxBackend(Backend):
@@ -26,11 +29,12 @@ class CsxBackend(Backend):
             written, otherwise the user's cache folder.
         compile_only: Trace and compile, execute nothing.
         validate_only: Trace, compile and execute nothing.
-        cluster_config: A ClusterConfig. Without a `mgmt_address` that a plugin knows, programs run on one system, in
-            this process.
+        cluster_config: A ClusterConfig. By default one system, which is this process; under torchrun, one for each of
+            its processes, of which the first runs the program and the others never return from here.
 
     Raises:
-        BackendError: `cluster_config` asks for more than one system, or no plugin knows its `mgmt_address`.
+        TypeError: `cluster_config` is none.
+        BackendError: the systems that `cluster_config` asks for cannot be had.
         PluginError: a plugin knows the `mgmt_address` and cannot connect to it.
     """
 
@@ -45,12 +49,19 @@ class CsxBackend(Backend):
         cluster_config: Any = None,
     ) -> None:
         super().__init__(CSX, artifact_dir, compile_dir)
-        if cluster_config is not None:
-            self.cluster_config = cluster_config
+        if cluster_config is None:
+            cluster_config = ClusterConfig(num_csx=launched_processes())
+        if not isinstance(cluster_config, ClusterConfig):
+            raise TypeError(f"cluster_config is a {type(cluster_config).__name__}, expected a ClusterConfig.")
+        self.cluster_config = cluster_config
         self.compile_only = bool(compile_only)
         self.validate_only = bool(validate_only) or context.validation is not None
         self.is_e2e_execution = not (self.compile_only or self.validate_only)
-        self.appliance = _appliance(self.cluster_config)
+        self.appliance = connect(cluster_config, compile_dir, self.is_e2e_execution)
+        if cluster_config.num_csx > 1:
+            self.systems = Systems(cluster_config.num_csx, share_batch=True)
+            labels = "".join(f", {label}" for label in cluster_config.job_labels or ())
+            logger.info("batches are divided among %d systems%s", cluster_config.num_csx, labels)
         self._meter = FlopMeter()
 
     def load(self, program: Program, example: list[torch.Tensor]) -> Executable | None:
@@ -67,30 +78,17 @@ class CsxBackend(Backend):
         """The floating-point operations of all programs that have run."""
         return self._meter.total()
 
+    def check_systems(self) -> None:
+        """Compare the state on all systems; the executor calls it at checkpoint steps.
+
+        Raises:
+            BackendError: it is not the same.
+        """
+        self.appliance.check()
+
     def close(self) -> None:
         """End the appliance and this backend."""
         try:
             self.appliance.close()
         finally:
             super().close()
-
-
-def _appliance(cluster_config: Any) -> Appliance:
-    """What the programs run on: systems that a plugin connects to, or this process."""
-    address = getattr(cluster_config, "mgmt_address", None)
-    if address is not None:
-        from cstorch import plugins
-
-        connected = plugins.connect_appliance(address, cluster_config)
-        if connected is not None:
-            return connected
-        if "://" in address:
-            raise BackendError(
-                f"cluster_config.mgmt_address is {address!r}, and no plugin connects to such an address. Install the "
-                'plugin for it (pip install cstorch-ray for "ray://..."), or leave mgmt_address out to run in this '
-                f"process. Plugins here: {', '.join(map(str, plugins.list())) or 'none'}."
-            )
-    systems = getattr(cluster_config, "num_csx", 1)
-    if systems != 1:
-        raise BackendError(f"cluster_config.num_csx is {systems!r}; this version runs on one system. Use num_csx=1.")
-    return LocalAppliance()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import fx
 
+from cstorch.tracing.across_systems import COMBINE
+
 aten = torch.ops.aten
 
 _ALPHA = {aten.add.Tensor, aten.add_.Tensor, aten.sub.Tensor, aten.sub_.Tensor}
@@ -29,7 +31,16 @@ def spell_out_alpha(graph: fx.GraphModule) -> fx.GraphModule:
     return graph
 
 
-PASSES = (spell_out_alpha,)
+def lower_across_systems(graph: fx.GraphModule) -> fx.GraphModule:
+    """What a program says of several systems becomes collectives."""
+    if any(node.target in COMBINE for node in graph.graph.nodes):
+        from cstorch.compiler.collectives import lower_collectives  # torch.distributed, which few programs need
+
+        lower_collectives(graph)
+    return graph
+
+
+PASSES = (spell_out_alpha, lower_across_systems)
 """All passes, in order."""
 
 

@@ -11,6 +11,7 @@ from cstorch.storage.background import PendingSave
 from cstorch.storage.progress import ByteProgress
 from cstorch.storage.write import Plan
 from cstorch.tracing import nest
+from cstorch.tracing.context import context
 
 
 def save(
@@ -45,11 +46,17 @@ def save(
     plan = Plan(obj, pickle_objects)
     if not blocking:
         name = os.path.abspath(checkpoint_file)
-        return background.start(name, plan, lambda: atomic.replace(name, plan.write))
+        return background.start(name, plan, lambda: _replace(name, plan))
     background.wait_for_saves()
     with ByteProgress(f"saving {os.path.basename(checkpoint_file)}", plan.size) as progress:
         atomic.replace(checkpoint_file, lambda file: plan.write(file, progress, ahead=True))
+    context.last_checkpoint = os.path.abspath(checkpoint_file)
     return None
+
+
+def _replace(name: str, plan: Plan) -> None:
+    atomic.replace(name, plan.write)
+    context.last_checkpoint = name
 
 
 def on_host(obj: Any) -> Any:

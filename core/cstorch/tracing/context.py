@@ -69,6 +69,7 @@ class Context:
     copies_to_host: bool
     validation: Any
     view: Any
+    last_checkpoint: str | None
 
     def __init__(self) -> None:
         self.reset()
@@ -78,6 +79,7 @@ class Context:
         self.backend = self.recording = self.iteration = self.executor = None
         self.validation = self.view = None
         self.in_closure = self.copies_to_host = False
+        self.last_checkpoint = None
 
     def run_closures(self, calls: list[tuple[Callable[..., Any], Any, Any]]) -> None:
         """Make calls of (function, args, kwargs) as closures: what they call that is a closure acts at once."""

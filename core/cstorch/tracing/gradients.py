@@ -107,9 +107,14 @@ class GradientKeeper:
 
 
 class GradientLedger:
-    """The gradients of the tensors that one trace touches."""
+    """The gradients of the tensors that one trace touches.
+
+    Attributes:
+        met: Called with each of these tensors when the step first meets it; set by a trace for several systems.
+    """
 
     def __init__(self) -> None:
+        self.met: Callable[[CsxTensor], None] | None = None
         self._before: dict[int, tuple[CsxTensor, torch.Tensor | None]] = {}
         self._looked: set[int] = set()  # before anything was cleared
         self._cleared: set[int] = set()
@@ -120,6 +125,12 @@ class GradientLedger:
         """Note the gradient that `tensor` has when the step first meets it."""
         if id(tensor) not in self._before and tensor.is_leaf and not tensor.is_handle:
             self._before[id(tensor)] = (tensor, _gradient(tensor))
+            if self.met is not None:
+                self.met(tensor)
+
+    def is_of_before(self, tensor: CsxTensor, grad: torch.Tensor) -> bool:
+        """Whether `grad` is the gradient that `tensor` had when the step began."""
+        return self._before[id(tensor)][1] is grad
 
     def looked(self, tensor: torch.Tensor) -> None:
         """The step looks at `tensor.grad`, if only whether it is None."""

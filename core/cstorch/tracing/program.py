@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
@@ -81,6 +81,7 @@ class Program:
         result: What the step returned; ScalarSlots where host scalars were.
         dynamic_result: Whether `result` holds scalar slots.
         name: The step function's name.
+        parts: Positions of the step's tensor arguments that are divided among several systems.
         passes: What tells the graph passes of plugins that `graph` has been through from others.
     """
 
@@ -100,6 +101,7 @@ class Program:
     result: Any
     dynamic_result: bool
     name: str
+    parts: list[int] = field(default_factory=list)
     passes: tuple[str, ...] = ()
 
     def matches(self, numbers: list[Number]) -> bool:
@@ -137,3 +139,27 @@ class Program:
             if not optimizer.holds():
                 return optimizer.mismatch()
         return self.holds.failed(numbers) or "nothing has changed"
+
+
+def bare_program(graph: fx.GraphModule, name: str, passes: tuple[str, ...]) -> Program:
+    """A program of a graph alone, to be compiled and run by someone who gathers its inputs himself."""
+    nothing: Any = None
+    return Program(
+        graph=graph,
+        state=[],
+        leaves=[],
+        scalars=nothing,
+        scalar_dtypes=[],
+        first_scalars=(),
+        holds=nothing,
+        optimizers=[],
+        modules=nothing,
+        requires_grad=[],
+        gradients=GradientPlan(),
+        handles=[],
+        effects=[],
+        result=None,
+        dynamic_result=False,
+        name=name,
+        passes=passes,
+    )

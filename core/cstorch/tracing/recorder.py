@@ -75,7 +75,7 @@ class Recorder(TorchDispatchMode):
         self._by_storage: dict[int, list[Input]] = {}
         self._handles: dict[int, CsxTensor] = {}  # of host tensors, of scalars and of a parent's handles
         self._scalar_handles: dict[str, CsxTensor] = {}
-        self._last_placeholder: fx.Node | None = None
+        self.last_placeholder: fx.Node | None = None
         self._born = WeakIdKeyDictionary()  # host tensors that the step itself made
         self.draws = HostDraws(self)
         self.redraws = False
@@ -86,12 +86,12 @@ class Recorder(TorchDispatchMode):
     # -- inputs ------------------------------------------------------------------------------------------
 
     def _placeholder(self, source: torch.Tensor | int | str, fake: torch.Tensor) -> Input:
-        last = self._last_placeholder
+        last = self.last_placeholder
         where = self.graph.inserting_before(None) if last is None else self.graph.inserting_after(last)
         with where:
             node = self.graph.placeholder(f"in_{len(self.inputs)}")
         node.meta["val"] = fake
-        self._last_placeholder = node
+        self.last_placeholder = node
         made = Input(source, node, fake)
         self.inputs.append(made)
         self._by_storage.setdefault(fake.untyped_storage()._cdata, []).append(made)

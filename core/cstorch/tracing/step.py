@@ -26,6 +26,7 @@ from cstorch.device.tensor import observer
 from cstorch.errors import ProgramLimitError, TraceError
 from cstorch.tracing import nest
 from cstorch.tracing.context import context
+from cstorch.tracing.data_parallel import first_parts, parts_of
 from cstorch.tracing.flags import flag_difference, flags
 from cstorch.tracing.gradients import GradientKeeper
 from cstorch.tracing.program import Executable, Output, Program, ScalarSlot
@@ -248,7 +249,8 @@ class TracedStep:
         profile = backend.profile or contextlib.nullcontext
         with profile("trace"):
             program = self._trace(backend, args, kwargs, leaves, numbers)
-            example = BoundProgram(program, None).inputs(leaves, numbers)
+            own = first_parts(leaves, program.parts, backend.systems)
+            example = BoundProgram(program, None).inputs(own, numbers)
         with no_autocast(), profile("compile"):  # its casts are in the graph
             executable = backend.make_executable(program, example)
         if executable is not None and any_autocast():
@@ -263,10 +265,13 @@ class TracedStep:
     def _trace(
         self, backend: Any, args: Any, kwargs: Any, leaves: list[torch.Tensor], numbers: list[Number]
     ) -> Program:
+        systems, name = backend.systems, self.__name__
         hosts = [_with_contents(leaf) for leaf in leaves]
+        parts = parts_of(hosts, systems, name)
+        hosts = first_parts(hosts, parts, systems)
         backend.is_tracing = True
         try:
-            return trace_program(self._step, args, kwargs, hosts, numbers, backend.modules, self.__name__)
+            return trace_program(self._step, args, kwargs, hosts, numbers, backend.modules, name, systems, parts)
         finally:
             backend.is_tracing = False
 

@@ -16,7 +16,9 @@ from cstorch.device import CsxTensor, ValueCell
 from cstorch.device.autocast import forget_casts
 from cstorch.errors import TraceError
 from cstorch.tracing import nest
+from cstorch.tracing.across_systems import Systems
 from cstorch.tracing.context import context
+from cstorch.tracing.data_parallel import DataParallel
 from cstorch.tracing.functions import StepFunctions
 from cstorch.tracing.gradients import GradientOf
 from cstorch.tracing.guards import Guards
@@ -79,6 +81,8 @@ def trace(
     numbers: list[Number],
     roots: list[nn.Module],
     name: str,
+    systems: Systems | None = None,
+    parts: list[int] | None = None,
 ) -> Program:
     """Run `step` once, recording it.
 
@@ -90,6 +94,8 @@ def trace(
         numbers: The ints and floats among the arguments, in order.
         roots: Modules whose mode matters from the start.
         name: For messages.
+        systems: The systems that run the program together; None for one.
+        parts: Positions in `leaves` of parts of a batch that is divided among them.
 
     Returns:
         The program. State that the trace touched is as it was before.
@@ -108,6 +114,7 @@ def trace(
     stepper = OptimizerSteps(recorder)
     draws = HostRandom(stepper.tables)
     watch = ModuleWatch(roots)
+    parallel = DataParallel(recorder, systems, parts or []) if systems is not None else None
     counters = {"leaf": 0, "number": 0}
 
     def inside(leaf: Any) -> Any:
@@ -136,6 +143,8 @@ def trace(
                 stack.enter_context(torch.no_grad())
             stack.enter_context(stepper)
             stack.enter_context(watch)
+            if parallel is not None:
+                stack.enter_context(parallel)
             stack.enter_context(scheduler_steps(stepper.tables, recording))
             stack.enter_context(recorder.gradients.watching())
             stack.enter_context(recorder.draw_order.watching())
@@ -153,7 +162,7 @@ def trace(
                 returned = step(*args, **kwargs)
             stepper.tables.conceal(by_user=True)
             rebinding.settle(recording, name)
-            program = _finish(recorder, recording, returned, watch, stepper, name)
+            program = _finish(recorder, recording, returned, watch, stepper, parallel, name)
     except BaseException:
         if rebinding is not None:
             rebinding.restore()
@@ -176,7 +185,13 @@ def trace(
 
 
 def _finish(
-    recorder: Recorder, recording: Recording, returned: Any, watch: ModuleWatch, stepper: OptimizerSteps, name: str
+    recorder: Recorder,
+    recording: Recording,
+    returned: Any,
+    watch: ModuleWatch,
+    stepper: OptimizerSteps,
+    parallel: DataParallel | None,
+    name: str,
 ) -> Program:
     handles: list[tuple[int, ValueCell]] = []
     dynamic = False
@@ -187,17 +202,24 @@ def _finish(
             dynamic = True
             return recording.stand_in(leaf)
         if isinstance(leaf, CsxTensor):
-            index = recording.output(_unaliased(recorder, leaf))
-            made = CsxTensor(leaf._fake if leaf._fake is not None else leaf, host=False)
-            made._cell = ValueCell()
-            handles.append((index, made._cell))
-            return made
+            return Output(recording.output(_unaliased(recorder, leaf)))
         return leaf
+
+    def handle(leaf: Any) -> Any:
+        if type(leaf) is not Output:
+            return leaf
+        made = CsxTensor(recording.outputs[leaf.index].meta["val"], host=False)
+        made._cell = ValueCell()
+        handles.append((leaf.index, made._cell))
+        return made
 
     result = nest.map_leaves(outside, returned)
     gradients = recorder.gradients.plan(recorder, lambda grad: recording.output(_unaliased(recorder, grad)))
     owners = recorder.gradients.owners()
     optimizers = stepper.bindings(recording.stand_in)
+    if parallel is not None:
+        recording.outputs = parallel.finish(recording.outputs, name)
+    result = nest.map_leaves(handle, result)
     recorder.graph.output(tuple(recording.outputs))
     recorder.redraws = recorder.draws.prune()
     used = [entry for entry in recorder.inputs if entry.node.users]
@@ -239,6 +261,7 @@ def _finish(
         result=result,
         dynamic_result=dynamic,
         name=name,
+        parts=parallel.parts if parallel is not None else [],
     )
 
 

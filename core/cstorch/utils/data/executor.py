@@ -80,6 +80,7 @@ class DataExecutor:
         self._view: LiveView | None = LiveView(self) if progress else None
         self.profiler = Profiler(profiler_activities, self.backend.flops_done)
         self.iteration = 0
+        self.batch: Any = None
         self._started = False
         self._artifact_dir: Path | None = None
 
@@ -145,7 +146,7 @@ class DataExecutor:
             view.__enter__()
         try:
             for step in range(self.num_steps):
-                batch = next(batches)
+                batch = self.batch = next(batches)
                 self.iteration = step
                 if checkpoints is not None:
                     current.is_checkpoint = checkpoints.match(step)
@@ -155,6 +156,8 @@ class DataExecutor:
                 yield batch
                 open_iteration, context.iteration = False, None
                 rates.count(batch)
+                if current.is_checkpoint:
+                    self.backend.check_systems()
                 current.finish()
                 if view is not None:
                     view.steps = step + 1
@@ -173,7 +176,7 @@ class DataExecutor:
                 if open_iteration:  # the loop was left by break or an exception
                     current.finish()
             finally:
-                context.executor = before
+                context.executor, self.batch = before, None
                 if view is not None:
                     view.__exit__(*sys.exc_info())
                 self.dataloader.end()

@@ -1,0 +1,72 @@
+"""PyTorch's private surface for collectives: functional ones, and a process group beside the default one (torch 2.13)."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives  # defines how they are compiled  # noqa: F401
+from torch._C._distributed_c10d import _register_process_group, _unregister_process_group
+
+__all__ = ["all_gather", "all_reduce", "group_to_compile_for", "make_gloo_group", "make_group", "unregister_group", "wait"]
+
+all_reduce = torch.ops._c10d_functional.all_reduce.default
+all_gather = torch.ops._c10d_functional.all_gather_into_tensor.default
+wait = torch.ops._c10d_functional.wait_tensor.default
+
+
+def make_group(name: str, store: Any, rank: int, size: int, backend: Any, device: str, kind: Any) -> Any:
+    """A process group that functional collectives find by `name`; the program's default group is left alone.
+
+    Args:
+        name: The name.
+        store: Where its members meet.
+        rank: The rank of this process.
+        size: The number of members.
+        backend: What does the work, such as a ProcessGroupGloo.
+        device: The type of device whose tensors it takes.
+        kind: The `ProcessGroup.BackendType` of `backend`.
+    """
+    group: Any = dist.ProcessGroup(store, rank, size)
+    group._register_backend(torch.device(device), kind, backend)
+    group._set_default_backend(kind)
+    group._set_group_name(name)
+    _register_process_group(name, group)
+    return group
+
+
+def make_gloo_group(name: str, store: Any, rank: int, size: int, host: str | None, timeout: float) -> Any:
+    """A group over gloo, whose sockets are bound to the address of `host`, or found by gloo when it is None.
+
+    Raises:
+        RuntimeError: the members do not find one another.
+    """
+    gloo: Any = dist.ProcessGroupGloo
+    options = gloo._Options()
+    options._devices = [gloo.create_device(hostname=host) if host else gloo.create_default_device()]
+    options._timeout = datetime.timedelta(seconds=timeout)
+    options._threads = 2
+    made = gloo(store, rank, size, options)
+    made._set_sequence_number_for_group()
+    return make_group(name, store, rank, size, made, "cpu", dist.ProcessGroup.BackendType.GLOO)
+
+
+@contextlib.contextmanager
+def group_to_compile_for(name: str, size: int) -> Iterator[None]:
+    """Within, there is a group of that name and size, with which nothing can be exchanged."""
+    group: Any = dist.ProcessGroup(dist.HashStore(), 0, size)
+    group._set_group_name(name)
+    _register_process_group(name, group)
+    try:
+        yield
+    finally:
+        _unregister_process_group(name)
+
+
+def unregister_group(name: str) -> None:
+    """Forget a group; its connections close when nothing refers to it."""
+    _unregister_process_group(name)
