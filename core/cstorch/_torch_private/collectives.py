@@ -12,7 +12,15 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives  # defines how they are compiled  # noqa: F401
 from torch._C._distributed_c10d import _register_process_group, _unregister_process_group
 
-__all__ = ["all_gather", "all_reduce", "group_to_compile_for", "make_gloo_group", "make_group", "unregister_group", "wait"]
+__all__ = [
+    "all_gather",
+    "all_reduce",
+    "group_to_compile_for",
+    "make_gloo_group",
+    "make_group",
+    "unregister_group",
+    "wait",
+]
 
 all_reduce = torch.ops._c10d_functional.all_reduce.default
 all_gather = torch.ops._c10d_functional.all_gather_into_tensor.default

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,8 +27,9 @@ from cstorch.appliance.system import checksum
 from cstorch.appliance.wire import Layout, Settings, Shipped
 from cstorch.backends import csx
 from cstorch.compiler.collectives import GROUP
-from cstorch.compiler.compile import compile_program
+from cstorch.compiler.compile import interpreting
 from cstorch.compiler.interpreter import InterpretedExecutable
+from cstorch.compiler.passes import prepare
 from cstorch.errors import BackendError
 from cstorch.tracing.context import context
 from cstorch.tracing.data_parallel import part
@@ -176,8 +178,15 @@ class SystemsAppliance(Appliance):
 
     def load(self, program: Program, example: list[torch.Tensor], compile_dir: Path) -> Executable:
         """Compile `program` here, then on all systems."""
-        self._connect()  # the compiler asks for the group
-        executable = compile_program(program, example, compile_dir)
+        self._connect()
+        if not interpreting():
+            warnings.warn(
+                f"the program of {program.name!r} runs on {self.count} systems, where it is interpreted: right, but "
+                "slower than a compiled one. Use num_csx=1 for a compiled program.",
+                stacklevel=2,
+            )
+        # A compiled program waits for ever for collectives that another system has under way in another order.
+        executable = InterpretedExecutable(prepare(program.graph))
         before = torch.get_rng_state()
         loaded = _Loaded(len(self._programs), program, example, executable)
         self._programs.append(loaded)
@@ -198,7 +207,9 @@ class SystemsAppliance(Appliance):
         for channel in self._channels:
             problem = channel.answered()
             if problem is not None:
-                self._lose(f"system {channel.peer} could not load the program {loaded.shipped.program.name!r}: {problem}")
+                self._lose(
+                    f"system {channel.peer} could not load the program {loaded.shipped.program.name!r}: {problem}"
+                )
                 raise BackendError(self._lost)
 
     # -- runs --------------------------------------------------------------------------------------------
@@ -242,9 +253,7 @@ class SystemsAppliance(Appliance):
                 channel.use(loaded.shipped.inputs[loaded.state :])
         self._used = loaded.number
 
-    def _step(
-        self, loaded: _Loaded, state: list[torch.Tensor], arguments: list[torch.Tensor]
-    ) -> list[torch.Tensor]:
+    def _step(self, loaded: _Loaded, state: list[torch.Tensor], arguments: list[torch.Tensor]) -> list[torch.Tensor]:
         seed = int(torch.randint(2**62, ())) if loaded.draws else 0
         self._finish_sending()
         own = list(arguments)
@@ -363,7 +372,9 @@ class SystemsAppliance(Appliance):
     def _advice(self) -> str:
         if self._make_store is not None:
             return " Start the run again, with torchrun --max-restarts, and go on from it."
-        return " Go on from it, or raise ClusterConfig.restart_attempts. A system that is killed is often out of memory."
+        return (
+            " Go on from it, or raise ClusterConfig.restart_attempts. A system that is killed is often out of memory."
+        )
 
     # -- checkpoints -------------------------------------------------------------------------------------
 

@@ -49,7 +49,9 @@ _FIELDS = {
     "mgmt_address": _Field(
         (str, type(None)), _is_address, '"host:port", an address with a scheme that a plugin knows, or None'
     ),
-    "credentials_path": _Field((str, os.PathLike, type(None)), lambda value: value != "", "the path of a file, or None"),
+    "credentials_path": _Field(
+        (str, os.PathLike, type(None)), lambda value: value != "", "the path of a file, or None"
+    ),
     "num_csx": _number(1),
     "max_wgt_servers": _number(1),
     "max_act_per_csx": _number(1),

@@ -182,9 +182,7 @@ class DataParallel:
             total = self._combined(now, None, entry.fake)
         else:
             added = self._call(aten.sub.Tensor, now, old, like=old.meta["val"])
-            total = self._call(
-                aten.add.Tensor, old, self._combined(added, None, old.meta["val"]), like=old.meta["val"]
-            )
+            total = self._call(aten.add.Tensor, old, self._combined(added, None, old.meta["val"]), like=old.meta["val"])
         node = graph.call_function(aten.copy_.default, (now, total))
         node.meta["val"] = entry.fake
 
