@@ -1,4 +1,4 @@
-"""PyTorch's private surface for collectives: functional ones, and a process group beside the default one (torch 2.13)."""
+"""PyTorch's private surface for collectives: functional ones, and groups beside the default one (torch 2.13)."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-import torch.distributed as dist
-import torch.distributed._functional_collectives  # defines how they are compiled  # noqa: F401
-from torch._C._distributed_c10d import _register_process_group, _unregister_process_group
+import torch.distributed._functional_collectives  # defines how they are compiled
+from torch import distributed
+from torch._C import _distributed_c10d
+
+dist: Any = distributed
+_c10d: Any = _distributed_c10d
 
 __all__ = [
     "all_gather",
@@ -43,7 +46,7 @@ def make_group(name: str, store: Any, rank: int, size: int, backend: Any, device
     group._register_backend(torch.device(device), kind, backend)
     group._set_default_backend(kind)
     group._set_group_name(name)
-    _register_process_group(name, group)
+    _c10d._register_process_group(name, group)
     return group
 
 
@@ -68,13 +71,13 @@ def group_to_compile_for(name: str, size: int) -> Iterator[None]:
     """Within, there is a group of that name and size, with which nothing can be exchanged."""
     group: Any = dist.ProcessGroup(dist.HashStore(), 0, size)
     group._set_group_name(name)
-    _register_process_group(name, group)
+    _c10d._register_process_group(name, group)
     try:
         yield
     finally:
-        _unregister_process_group(name)
+        _c10d._unregister_process_group(name)
 
 
 def unregister_group(name: str) -> None:
     """Forget a group; its connections close when nothing refers to it."""
-    _unregister_process_group(name)
+    _c10d._unregister_process_group(name)

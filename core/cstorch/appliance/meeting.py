@@ -14,11 +14,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch.distributed as dist
+from torch import distributed
 
 from cstorch._torch_private.collectives import make_gloo_group
 from cstorch.compiler.collectives import GROUP
 from cstorch.errors import BackendError
+
+dist: Any = distributed
 
 LOOPBACK = "127.0.0.1"
 _POLL = 0.02  # seconds
@@ -74,7 +76,7 @@ def joining_store(address: str, timeout: float) -> Any:
 def torchrun_store(timeout: float) -> tuple[Any, int, int]:
     """The store of a run that torchrun started, this process's rank and the number of processes."""
     wait = datetime.timedelta(seconds=timeout)
-    store, rank, size = next(iter(dist.rendezvous("env://", timeout=wait)))  # type: ignore[no-untyped-call]
+    store, rank, size = next(iter(dist.rendezvous("env://", timeout=wait)))
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     return dist.PrefixStore(f"cstorch/{attempt}", store), rank, size
 

@@ -247,7 +247,7 @@ class SystemsAppliance(Appliance):
                 for memory in change.pushed:
                     if memory.storage.nbytes():
                         whole = torch.empty(0, dtype=torch.uint8)
-                        channel.send(whole.set_(memory.storage)).wait()  # type: ignore[call-overload]
+                        channel.send(whole.set_(memory.storage)).wait()
             if self._used != loaded.number:
                 channel.command("use", loaded.number)
                 channel.use(loaded.shipped.inputs[loaded.state :])
@@ -301,7 +301,7 @@ class SystemsAppliance(Appliance):
                 self._lose(f"{why} The last checkpoint: {saved}.")
                 raise BackendError(f"{self._lost}{self._advice()}") from error
             self._restarts -= 1
-            print(f"cstorch: {why} The systems are started again.", flush=True)
+            print(f"cstorch: {why} The systems are started again.", flush=True)  # noqa: T201
             self._disconnect()
             self._state.forget()
             try:

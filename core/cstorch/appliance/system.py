@@ -107,7 +107,7 @@ class System:
             if nbytes:
                 self._channel.receive(_bytes(self._memory[key]))
         self._programs[number].state = [
-            torch.empty(0, dtype=dtype).set_(self._memory[key], offset, shape, stride)  # type: ignore[call-overload]
+            torch.empty(0, dtype=dtype).set_(self._memory[key], offset, shape, stride)
             for key, dtype, offset, shape, stride in state
         ]
 
@@ -116,7 +116,7 @@ class System:
 
 
 def _bytes(memory: torch.UntypedStorage) -> torch.Tensor:
-    return torch.empty(0, dtype=torch.uint8).set_(memory)  # type: ignore[call-overload, no-any-return]
+    return torch.empty(0, dtype=torch.uint8).set_(memory)
 
 
 def checksum(memory: torch.UntypedStorage) -> int:
@@ -160,7 +160,7 @@ def main() -> None:
         serve(store, options["rank"], options["size"], meeting.LOOPBACK, None, options)
     except Exception as error:
         if os.getppid() == options["parent"]:
-            print(f"system {options['rank']}: {type(error).__name__}: {error}", file=sys.stderr)
+            print(f"system {options['rank']}: {type(error).__name__}: {error}", file=sys.stderr)  # noqa: T201
         os._exit(1)
     os._exit(0)  # threads of gloo have nothing left to do
 

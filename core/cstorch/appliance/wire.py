@@ -89,10 +89,7 @@ class Shipped:
     def dumps(self) -> bytes:
         """As bytes."""
         graph = self.program.graph
-        nodes = [
-            (n.op, n.name, _name_of(n.target), *fx.map_arg((n.args, n.kwargs), lambda a: _Ref(a.name)))
-            for n in graph.graph.nodes
-        ]
+        nodes = [(n.op, n.name, _name_of(n.target), *_named((n.args, n.kwargs))) for n in graph.graph.nodes]
         constants = {n.target: getattr(graph, n.target) for n in graph.graph.nodes if n.op == "get_attr"}
         return pickle.dumps(
             (nodes, constants, self.program.name, self.program.passes, self.inputs, self.state, self.settings)
@@ -106,7 +103,8 @@ class Shipped:
             BackendError: the program calls an operator that this process does not know.
         """
         nodes, constants, name, passes, inputs, state, settings = pickle.loads(data)
-        graph, known = fx.Graph(), {}
+        graph = fx.Graph()
+        known: dict[str, fx.Node] = {}
         for op, own_name, target, args, kwargs in nodes:
             args, kwargs = _put_back((args, kwargs), known)
             if op == "output":
@@ -122,6 +120,11 @@ class Shipped:
             node.meta["val"] = layout.empty()
         propagate(module)
         return Shipped(bare_program(module, name, passes), inputs, state, settings)
+
+
+def _named(value: Any) -> Any:
+    ref: Any = lambda node: _Ref(node.name)  # noqa: E731
+    return fx.map_arg(value, ref)
 
 
 def _put_back(value: Any, known: dict[str, fx.Node]) -> Any:

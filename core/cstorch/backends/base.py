@@ -162,7 +162,7 @@ class Backend:
         """The floating-point operations of all programs that have run; None where that is not known."""
         return None
 
-    def check_systems(self) -> None:  # noqa: B027  most backends have one
+    def check_systems(self) -> None:
         """Compare the state on all systems, where there are several; at checkpoint steps."""
 
     def to_cpu(self, tensor: torch.Tensor) -> torch.Tensor:

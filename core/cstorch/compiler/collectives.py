@@ -6,7 +6,6 @@ under way while backward goes on.
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
@@ -166,12 +165,13 @@ def _replace(node: fx.Node) -> None:
             total = graph.call_function(wait, (graph.call_function(all_reduce, (flat, how, GROUP)),))
             result = _unflat(graph, total, value)
         else:
-            _, dim, count = node.args
+            dim: Any = node.args[1]
+            count = node.args[2]
             parts = graph.call_function(wait, (graph.call_function(all_gather, (flat, count, GROUP)),))
             order, shape = _memory_order(value)
             result = graph.call_function(aten.view.default, (_cast_back(graph, parts, value), [count, *shape]))
             inverse = [order.index(d) + 1 for d in range(value.dim())]
-            result = graph.call_function(aten.permute.default, (result, [*inverse[:dim], 0, *inverse[dim:]]))  # type: ignore[misc]
+            result = graph.call_function(aten.permute.default, (result, [*inverse[:dim], 0, *inverse[dim:]]))
             result = graph.call_function(aten.clone.default, (result,), {"memory_format": torch.contiguous_format})
             result = graph.call_function(aten.view.default, (result, list(node.meta["val"].shape)))
     _exchange(node, result)
@@ -210,7 +210,7 @@ def _wire_dtype(dtype: torch.dtype) -> torch.dtype:
 
 def _memory_order(value: torch.Tensor) -> tuple[list[int], list[int]]:
     """Dimensions from the slowest to the fastest in memory, and their sizes."""
-    order = sorted(range(value.dim()), key=lambda d: (-value.stride(d), d))
+    order = sorted(range(value.dim()), key=lambda d: (-int(value.stride()[d]), d))
     shape = [value.shape[d] for d in order]
     dense = torch.empty(shape, device="meta").stride()
     if tuple(value.stride(d) for d in order) != dense:  # expanded, or with gaps: as PyTorch copies it

@@ -60,8 +60,9 @@ class BatchDims:
     def _follow(self, node: fx.Node) -> None:
         func, args = node.target, node.args
         if func is operator.getitem:
-            source, index = args
-            dims = self._dims.get(source)  # type: ignore[arg-type]
+            source: Any = args[0]
+            index: Any = args[1]
+            dims = self._dims.get(source)
             self._dims[node] = dims[index] if isinstance(dims, tuple) else None
             return
         if not isinstance(func, torch._ops.OpOverload) or func in COMBINE:
@@ -112,7 +113,8 @@ def _moved(node: fx.Node, source: fx.Node, dim: int, out: torch.Tensor, samples:
     """Where dimension `dim` of `source` is in `out`, a result of `node`; None when it is gone or samples are mixed."""
     func: Any = node.target
     value = source.meta["val"]
-    shape, rest = value.shape, node.args[1:]
+    shape: tuple[int, ...] = tuple(value.shape)
+    rest: Any = node.args[1:]
     name = func.overloadpacket.__name__
     if func in _VIEWS:
         if dim == 0:  # samples follow one another in memory: every row of `out` belongs to one
@@ -124,12 +126,12 @@ def _moved(node: fx.Node, source: fx.Node, dim: int, out: torch.Tensor, samples:
     if name in ("unsqueeze", "squeeze", "select"):
         if name == "squeeze" and not rest:
             return dim - sum(n == 1 for n in shape[:dim])
-        at = [d % (value.dim() + (name == "unsqueeze")) for d in _ints(rest[0])]
+        at: list[int] = [d % (value.dim() + (name == "unsqueeze")) for d in _ints(rest[0])]
         if name == "unsqueeze":
-            return dim + (at[0] <= dim)
+            return int(dim + (at[0] <= dim))
         if name == "select" and at[0] == dim:
             return None
-        return dim - sum(d < dim and (name == "select" or shape[d] == 1) for d in at)
+        return int(dim - sum(d < dim and (name == "select" or shape[d] == 1) for d in at))
     if name in _REDUCTIONS:
         dims = [d % max(value.dim(), 1) for d in _ints(rest[0])] if rest and rest[0] is not None else []
         if not dims or dim in dims:

@@ -203,7 +203,7 @@ class DataParallel:
 def _writes(node: fx.Node) -> list[fx.Node]:
     """What is copied whole into the memory of `node`."""
     return [
-        user.args[1]  # type: ignore[misc]
+        user.args[1]
         for user in node.users
         if user.target is aten.copy_.default and user.args[0] is node and isinstance(user.args[1], fx.Node)
     ]
