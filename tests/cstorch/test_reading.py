@@ -71,7 +71,7 @@ def model_sum(compiled):
         lambda y: y.nonzero(),
         lambda y: y[y > 0],
         lambda y: y.unique(),
-        lambda y: torch.equal(y, y),
+        lambda y: bool(torch.equal(y, y)),
         lambda y: torch.where(y > 0),
     ],
 )

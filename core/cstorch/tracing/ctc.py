@@ -14,6 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch.autograd.function import once_differentiable
 
+from cstorch.compiler import realize  # noqa: F401  defines the operator cstorch::realize
+
 _IMPOSSIBLE = -1e15
 """Log probability of what cannot be: differences of minus infinity are not numbers."""
 
@@ -106,5 +108,6 @@ def _ways(emitted: torch.Tensor, states: torch.Tensor, blank: int) -> torch.Tens
     for now in emitted.unbind(0):
         shifted = F.pad(ways[-1], (2, 0), value=_IMPOSSIBLE)
         arrived = torch.logaddexp(ways[-1], shifted[:, 1:-1])
-        ways.append(torch.logaddexp(arrived, shifted[:, :-2] + skip) + now)
+        # A buffer for each step: Inductor would compute the steps before again, three times for each.
+        ways.append(torch.ops.cstorch.realize(torch.logaddexp(arrived, shifted[:, :-2] + skip) + now))
     return torch.stack(ways)
