@@ -29,7 +29,7 @@ TEMPLATE = ROOT / "examples" / "plugin_template"
 MISSING = {
     "cstorch-jax": "ValueError: backend_type is 'jax', expected one of CSX, CPU, GPU.",
     "cstorch-psutil": "ValueError: there is no profiler activity 'process_memory'",
-    "cstorch-ray": "BackendError: cluster_config.mgmt_address is 'ray://local', and no plugin connects to such an address.",
+    "cstorch-ray": "BackendError: cluster_config.mgmt_address is 'ray://local', and no plugin connects to such",
     "my-cstorch-plugin": "ValueError: there is no profiler activity 'step_times'",
 }
 """What `example.py` ends with where the plugin is not there."""
