@@ -185,7 +185,7 @@ class SystemsAppliance(Appliance):
                 "slower than a compiled one. Use num_csx=1 for a compiled program.",
                 stacklevel=2,
             )
-        # A compiled program waits for ever for collectives that another system has under way in another order.
+        # Compiled programs with several collectives were seen to wait for each other for ever.
         executable = InterpretedExecutable(prepare(program.graph))
         before = torch.get_rng_state()
         loaded = _Loaded(len(self._programs), program, example, executable)

@@ -10,6 +10,7 @@ from cstorch.command_line.checkpoint import checkpoint
 from cstorch.command_line.compile_cache import cache
 from cstorch.command_line.completion import completion
 from cstorch.command_line.info import info
+from cstorch.command_line.system import system
 from cstorch.command_line.validate import validate
 
 __all__ = ["main"]
@@ -21,5 +22,5 @@ def main() -> None:
     """PyTorch training steps traced once, compiled whole and replayed."""
 
 
-for _command in (benchmark, cache, checkpoint, completion, info, validate):
+for _command in (benchmark, cache, checkpoint, completion, info, system, validate):
     main.add_command(_command)
