@@ -2,9 +2,9 @@
 
     python tests/benchmarks/data.py
 
-Every worker yields one and the same tensor, and the loop touches one element: what is left is the way between the
-processes. The two take turns, round after round, each in a run that starts its
-workers and is timed from the tenth batch on; medians.
+Every worker yields new tensors over one and the same memory (a tensor sent twice would stay in torch's shared memory,
+which no real loader does), and the loop touches one element: what is left is the way between the processes. The two
+take turns, round after round, each in a run that starts its workers and is timed from the tenth batch on; medians.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ SHAPES = {
 
 
 class Templates(torch.utils.data.IterableDataset[Any]):
-    """One batch, endlessly."""
+    """One batch, endlessly, each time as a tensor of its own."""
 
     def __init__(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
-        self.template = torch.ones(shape, dtype=dtype)
+        self.memory = torch.ones(shape, dtype=dtype).numpy()
 
     def __iter__(self) -> Iterator[torch.Tensor]:
         while True:
-            yield self.template
+            yield torch.from_numpy(self.memory)
 
 
 def timed(batches: Iterable[torch.Tensor], count: int) -> float:
