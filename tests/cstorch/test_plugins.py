@@ -518,6 +518,18 @@ def test_an_appliance_of_a_plugin_runs_the_programs(compile_cache):
         assert isinstance(backend.appliance, LocalAppliance)
 
 
+def test_a_plugin_with_several_systems_gets_programs_for_the_whole_batch():
+    plugins.register(Connects(Counting), "counting")
+    config = ClusterConfig(mgmt_address="count://here", num_csx=2)
+    seen = []
+    with cstorch.backend("CSX", cluster_config=config):
+        step = cstorch.trace(lambda x: x.sum(1) * torch.arange(4.0, device=x.device))
+        loader = cstorch.utils.data.DataLoader(lambda: [torch.ones(4, 3)] * 2)
+        for batch in cstorch.utils.data.DataExecutor(loader, num_steps=2):
+            cstorch.step_closure(lambda y: seen.append(y.tolist()))(step(batch))
+    assert seen == [[0.0, 3.0, 6.0, 9.0]] * 2
+
+
 def test_addresses_that_cannot_be_connected_to():
     with pytest.raises(BackendError, match=r"'count://here', and no plugin connects.*pip install.*Plugins here: none"):
         cstorch.backend("CSX", cluster_config=ClusterConfig(mgmt_address="count://here"))
@@ -560,7 +572,7 @@ def test_a_program_that_travelled_trains_as_eager(csx, step, monkeypatch):
 def test_a_program_that_travelled_compiles(csx, monkeypatch):
     monkeypatch.setattr(csx, "appliance", Travelling())
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.simplefilter("error", UserWarning)  # that it could not be compiled
         assert result(torch.ones(2)) == [6, 12]
 
 

@@ -33,7 +33,13 @@ class Appliance(abc.ABC):
     **Errors.** A system that has died: raise a `cstorch.errors.BackendError` within seconds that names it; never hang.
 
     **Close.** `close` is called once, at the end of the backend. Executables are not called after it.
+
+    Attributes:
+        divides_batches: Whether, with `num_csx` above 1, programs are for one system's part of a batch and average
+            gradients over the group of all systems. False: every program is for the whole batch.
     """
+
+    divides_batches: bool = False
 
     @abc.abstractmethod
     def load(self, program: Program, example: list[torch.Tensor], compile_dir: Path) -> Executable:

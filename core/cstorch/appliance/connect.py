@@ -59,6 +59,8 @@ def connect(config: Any, compile_dir: str | os.PathLike[str] | None, executes: b
 class _CompilesForSeveral(LocalAppliance):
     """Compiles programs for several systems, which are not there."""
 
+    divides_batches = True
+
     def __init__(self, count: int) -> None:
         self._count = count
 

@@ -84,6 +84,8 @@ class SystemsAppliance(Appliance):
         host: The address to bind sockets to.
     """
 
+    divides_batches = True
+
     def __init__(
         self,
         count: int,

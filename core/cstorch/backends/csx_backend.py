@@ -58,7 +58,7 @@ class CsxBackend(Backend):
         self.validate_only = bool(validate_only) or context.validation is not None
         self.is_e2e_execution = not (self.compile_only or self.validate_only)
         self.appliance = connect(cluster_config, compile_dir, self.is_e2e_execution)
-        if cluster_config.num_csx > 1:
+        if cluster_config.num_csx > 1 and self.appliance.divides_batches:
             self.systems = Systems(cluster_config.num_csx, share_batch=True)
             labels = "".join(f", {label}" for label in cluster_config.job_labels or ())
             logger.info("batches are divided among %d systems%s", cluster_config.num_csx, labels)

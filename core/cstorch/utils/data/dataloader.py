@@ -33,8 +33,8 @@ class DataLoader:
     """Calls an input function and hands its batches to the device (`cerebras.pytorch.utils.data.DataLoader`).
 
     With one worker, the input function runs in this process, between the steps: a thread would get no turn during a
-    step, which holds the interpreter's lock. Two workers or more prepare batches while steps run. With `ClusterConfig(num_workers_per_csx=n)` each of n
-    processes calls it, and step t takes its batch from worker t mod n; shard the data by
+    step, which holds the interpreter's lock. With `ClusterConfig(num_workers_per_csx=n)` each of n processes calls it
+    and prepares batches while steps run, and step t takes its batch from worker t mod n; shard the data by
     `cstorch.distributed.get_streaming_rank()`, unless all are to stream the same. Every worker draws random numbers of
     its own, which follow `torch.manual_seed`; with one worker they are those of this process, as with a torch
     DataLoader.
