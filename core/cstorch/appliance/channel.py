@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import pickle
+from collections.abc import Sequence
 from enum import IntEnum
 from typing import Any
 
@@ -40,7 +41,7 @@ class Message:
         inputs: The inputs, tensors in `whole`.
     """
 
-    def __init__(self, layouts: list[Layout]) -> None:
+    def __init__(self, layouts: Sequence[Layout]) -> None:
         places, size = [], _HEAD
         for layout in layouts:
             places.append(size)
@@ -69,7 +70,7 @@ class Channel:
         self._group, self.peer = group, peer
         self.message = Message([])
 
-    def use(self, layouts: list[Layout]) -> None:
+    def use(self, layouts: Sequence[Layout]) -> None:
         """From now on messages have room for these inputs; both ends must say so."""
         self.message = Message(layouts)
 

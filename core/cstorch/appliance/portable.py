@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 import torch
 from torch import fx
 
-from cstorch._torch_private.tracing import propagate
+from cstorch.appliance.wire import Layout, dumped, loaded
 from cstorch.compiler.cache import cache_folder
 from cstorch.compiler.compile import compile_program
-from cstorch.compiler.passes import copy_graph
 from cstorch.tracing.program import Executable, Program
-
-Layout = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]
 
 
 @dataclass(frozen=True)
@@ -50,13 +48,18 @@ class PortableProgram:
             example: Inputs with the shapes, strides and dtypes of the real ones.
         """
         random = torch.Tag.nondeterministic_seeded
-        graph = copy_graph(program.graph)
-        draws = any(random in getattr(node.target, "tags", ()) for node in graph.graph.nodes)
-        for node in graph.graph.nodes:
-            node.meta = {}  # fake tensors and the places in the user's code stay here
-        layouts = tuple((tuple(t.shape), t.stride(), t.dtype) for t in example)
+        draws = any(random in getattr(node.target, "tags", ()) for node in program.graph.graph.nodes)
+        layouts = tuple(map(Layout.of, example))
         deterministic = torch.are_deterministic_algorithms_enabled()
-        return cls(graph, program.name, program.passes, layouts, len(program.state), draws, deterministic)
+        return cls(program.graph, program.name, program.passes, layouts, len(program.state), draws, deterministic)
+
+    def __reduce__(self) -> Any:
+        graph, *others = (getattr(self, part.name) for part in fields(self))
+        return _received, (dumped(graph), *others)
+
+    def empty_inputs(self) -> list[torch.Tensor]:
+        """Inputs of the right layouts, all zeros."""
+        return [layout.empty().zero_() for layout in self.layouts]
 
     def load(self, compile_dir: str | os.PathLike[str] | None = None) -> Executable:
         """Compile the program, or load it from the cache, in this process.
@@ -67,9 +70,9 @@ class PortableProgram:
         Returns:
             What runs it: called with the list of inputs, it changes the state among them in place.
         """
-        example = [torch.empty_strided(*layout[:2], dtype=layout[2]).zero_() for layout in self.layouts]
-        for node, tensor in zip(self.graph.graph.find_nodes(op="placeholder"), example, strict=True):
-            node.meta["val"] = tensor
-        propagate(self.graph)
         # Of a Program, compiling reads what both have: graph, name and passes.
-        return compile_program(self, example, cache_folder(compile_dir))  # type: ignore[arg-type]
+        return compile_program(self, self.empty_inputs(), cache_folder(compile_dir))  # type: ignore[arg-type]
+
+
+def _received(dump: Any, name: str, passes: tuple[str, ...], layouts: tuple[Layout, ...], *others: Any) -> Any:
+    return PortableProgram(loaded(dump, layouts), name, passes, layouts, *others)

@@ -8,6 +8,7 @@ since the last run is sent before the next one.
 from __future__ import annotations
 
 import os
+import pickle
 import time
 import warnings
 from collections.abc import Callable
@@ -21,10 +22,11 @@ from cstorch.appliance import meeting
 from cstorch.appliance.base import Appliance
 from cstorch.appliance.channel import Channel, Order
 from cstorch.appliance.launch import LocalSystems
+from cstorch.appliance.portable import PortableProgram
 from cstorch.appliance.replay import Run, RunLog, copies
 from cstorch.appliance.state import Change, StateTable
 from cstorch.appliance.system import checksum
-from cstorch.appliance.wire import Layout, Settings, Shipped
+from cstorch.appliance.wire import Settings
 from cstorch.backends import csx
 from cstorch.compiler.collectives import GROUP
 from cstorch.compiler.compile import interpreting
@@ -45,14 +47,8 @@ class _Loaded:
         self.number, self.executable = number, executable
         self.state = len(program.state)
         self.parts = {self.state + i for i, position in enumerate(program.leaves) if position in program.parts}
-        state = [Layout.of(t) for t in example[: self.state]]
-        rest = [Layout.of(t.contiguous()) for t in example[self.state :]]
-        settings = Settings.now(isinstance(executable, InterpretedExecutable))
-        self.shipped = Shipped(program, [*state, *rest], self.state, settings)
-        self.draws = any(
-            isinstance(n.target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in n.target.tags
-            for n in program.graph.graph.nodes
-        )
+        self.portable = PortableProgram.of(program, example)
+        self.settings = Settings.now(isinstance(executable, InterpretedExecutable))
 
 
 class _SystemsExecutable:
@@ -203,15 +199,13 @@ class SystemsAppliance(Appliance):
 
     def _ship(self, loaded: _Loaded) -> None:
         self._finish_sending()
-        data = loaded.shipped.dumps()
+        data = pickle.dumps(loaded.portable)  # as bytes: a system says what is wrong when it cannot read them
         for channel in self._channels:
-            channel.command("load", loaded.number, data)
+            channel.command("load", loaded.number, data, loaded.settings)
         for channel in self._channels:
             problem = channel.answered()
             if problem is not None:
-                self._lose(
-                    f"system {channel.peer} could not load the program {loaded.shipped.program.name!r}: {problem}"
-                )
+                self._lose(f"system {channel.peer} could not load the program {loaded.portable.name!r}: {problem}")
                 raise BackendError(self._lost)
 
     # -- runs --------------------------------------------------------------------------------------------
@@ -222,7 +216,7 @@ class SystemsAppliance(Appliance):
             self._connect()
             change = self._state.change(loaded.number, state)
             if self._restarts:
-                generator = torch.get_rng_state() if loaded.draws else None
+                generator = torch.get_rng_state() if loaded.portable.draws else None
                 run = Run(loaded.number, state, copies(arguments), generator)
                 self._log.add(run, self._state.memories.values(), change is not None)
             self._tell(loaded, change)
@@ -252,11 +246,12 @@ class SystemsAppliance(Appliance):
                         channel.send(whole.set_(memory.storage)).wait()
             if self._used != loaded.number:
                 channel.command("use", loaded.number)
-                channel.use(loaded.shipped.inputs[loaded.state :])
+                channel.use(loaded.portable.layouts[loaded.state :])
         self._used = loaded.number
 
     def _step(self, loaded: _Loaded, state: list[torch.Tensor], arguments: list[torch.Tensor]) -> list[torch.Tensor]:
-        seed = int(torch.randint(2**62, ())) if loaded.draws else 0
+        draws = loaded.portable.draws
+        seed = int(torch.randint(2**62, ())) if draws else 0
         self._finish_sending()
         own = list(arguments)
         for i, argument in enumerate(arguments):
@@ -268,7 +263,11 @@ class SystemsAppliance(Appliance):
                 channel.message.inputs[i].copy_(theirs)
         for channel in self._channels:
             # every system has a stream of its own, which follows the host's
-            channel.message.numbers[:3] = Order.RUN, loaded.draws, (seed + channel.peer * 0x9E3779B97F4A7C15) % 2**62
+            channel.message.numbers[:3] = (
+                Order.RUN,
+                loaded.portable.draws,
+                (seed + channel.peer * 0x9E3779B97F4A7C15) % 2**62,
+            )
             self._sent.append(channel.send(channel.message.whole))
         outputs = loaded.executable([*state, *own])
         self._state.ran(loaded.number, outputs)

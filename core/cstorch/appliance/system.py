@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import signal
 import sys
 import threading
@@ -16,9 +17,9 @@ import torch
 
 from cstorch.appliance import meeting
 from cstorch.appliance.channel import Channel, Message, Order
-from cstorch.appliance.wire import Shipped
+from cstorch.appliance.portable import PortableProgram
+from cstorch.appliance.wire import Settings
 from cstorch.compiler.cache import cache_folder
-from cstorch.compiler.compile import compile_program
 from cstorch.compiler.interpreter import InterpretedExecutable
 from cstorch.compiler.passes import prepare
 from cstorch.errors import BackendError
@@ -28,8 +29,8 @@ from cstorch.tracing.program import Executable
 class _Loaded:
     """A program of this system."""
 
-    def __init__(self, shipped: Shipped, executable: Executable) -> None:
-        self.shipped, self.executable = shipped, executable
+    def __init__(self, portable: PortableProgram, settings: Settings, executable: Executable) -> None:
+        self.portable, self.settings, self.executable = portable, settings, executable
         self.state: list[torch.Tensor] = []
         self.outputs: list[torch.Tensor] = []
 
@@ -73,18 +74,17 @@ class System:
 
     # -- commands ----------------------------------------------------------------------------------------
 
-    def _load(self, number: int, data: bytes) -> None:
+    def _load(self, number: int, data: bytes, settings: Settings) -> None:
         try:
-            shipped = Shipped.loads(data)
-            shipped.settings.apply()
-            example = [layout.empty().zero_() for layout in shipped.inputs]
-            if shipped.settings.interpret:
-                executable: Executable = InterpretedExecutable(prepare(shipped.program.graph))
+            portable: PortableProgram = pickle.loads(data)
+            settings.apply()
+            if settings.interpret:
+                executable: Executable = InterpretedExecutable(prepare(portable.graph))
             else:
-                executable = compile_program(shipped.program, example, self._folder)
+                executable = portable.load(self._folder)
                 if isinstance(executable, InterpretedExecutable):
                     raise BackendError("it cannot compile the program that the controller has compiled")
-            self._programs[number] = _Loaded(shipped, executable)
+            self._programs[number] = _Loaded(portable, settings, executable)
             problem = None
         except Exception as error:
             problem = f"{type(error).__name__}: {error}"
@@ -92,8 +92,9 @@ class System:
 
     def _use(self, number: int) -> None:
         self._used = self._programs[number]
-        self._used.shipped.settings.apply()
-        self._channel.use(self._used.shipped.inputs[self._used.shipped.state :])
+        self._used.settings.apply()
+        portable = self._used.portable
+        self._channel.use(portable.layouts[portable.state :])
 
     def _bind(self, number: int, freed: list[int], adopted: list[Any], pushed: list[Any], state: list[Any]) -> None:
         """Take the memory of the state of a program: from an output of an earlier run, or from the controller."""

@@ -1,9 +1,8 @@
-"""A program as bytes: what a system on another process or host needs to compile and run it."""
+"""What a system in another process or on another host is sent: graphs, layouts of their inputs, settings."""
 
 from __future__ import annotations
 
-import operator
-import pickle
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +12,6 @@ from torch import fx, nn
 from cstorch._torch_private.tracing import propagate
 from cstorch.errors import BackendError
 from cstorch.tracing.across_systems import COMBINE
-from cstorch.tracing.program import Program, bare_program
 
 assert COMBINE  # the operators are defined before a graph with them is read
 
@@ -70,56 +68,41 @@ class Settings:
         torch.set_float32_matmul_precision(self.matmul_precision)
 
 
-@dataclass(frozen=True)
-class Shipped:
-    """A program on its way to a system.
+def dumped(graph: fx.GraphModule) -> Any:
+    """`graph` as an object that pickle takes; places in the user's code and fake tensors stay here."""
+    nodes = [(n.op, n.name, _name_of(n.target), *_named((n.args, n.kwargs))) for n in graph.graph.nodes]
+    constants = {n.target: getattr(graph, n.target) for n in graph.graph.nodes if n.op == "get_attr"}
+    return nodes, constants
 
-    Attributes:
-        program: The program, with a graph, a name and passes only.
-        inputs: The layout of every input of a system: state, arguments, numbers.
-        state: So many of them are state.
-        settings: How to compile and run it.
+
+def loaded(dump: Any, inputs: Iterable[Layout]) -> fx.GraphModule:
+    """The graph that was `dumped`, its nodes with tensors of the right shapes in `meta["val"]`.
+
+    Args:
+        dump: What `dumped` returned, in another process perhaps.
+        inputs: The layout of each input.
+
+    Raises:
+        BackendError: it calls an operator that this process does not know.
     """
-
-    program: Program
-    inputs: list[Layout]
-    state: int
-    settings: Settings
-
-    def dumps(self) -> bytes:
-        """As bytes."""
-        graph = self.program.graph
-        nodes = [(n.op, n.name, _name_of(n.target), *_named((n.args, n.kwargs))) for n in graph.graph.nodes]
-        constants = {n.target: getattr(graph, n.target) for n in graph.graph.nodes if n.op == "get_attr"}
-        return pickle.dumps(
-            (nodes, constants, self.program.name, self.program.passes, self.inputs, self.state, self.settings)
-        )
-
-    @staticmethod
-    def loads(data: bytes) -> Shipped:
-        """Of bytes that `dumps` made.
-
-        Raises:
-            BackendError: the program calls an operator that this process does not know.
-        """
-        nodes, constants, name, passes, inputs, state, settings = pickle.loads(data)
-        graph = fx.Graph()
-        known: dict[str, fx.Node] = {}
-        for op, own_name, target, args, kwargs in nodes:
-            args, kwargs = _put_back((args, kwargs), known)
-            if op == "output":
-                graph.output(args[0])
-                continue
-            target = _target_of(target) if op == "call_function" else target
-            known[own_name] = graph.create_node(op, target, args, kwargs, name=own_name)
-        root = nn.Module()
-        for key, value in constants.items():
-            root.register_buffer(key, value)
-        module = fx.GraphModule(root, graph)
-        for node, layout in zip(graph.find_nodes(op="placeholder"), inputs, strict=True):
-            node.meta["val"] = layout.empty()
-        propagate(module)
-        return Shipped(bare_program(module, name, passes), inputs, state, settings)
+    nodes, constants = dump
+    graph = fx.Graph()
+    known: dict[str, fx.Node] = {}
+    for op, own_name, target, args, kwargs in nodes:
+        args, kwargs = _put_back((args, kwargs), known)
+        if op == "output":
+            graph.output(args[0])
+            continue
+        target = _target_of(target) if op == "call_function" else target
+        known[own_name] = graph.create_node(op, target, args, kwargs, name=own_name)
+    root = nn.Module()
+    for key, value in constants.items():
+        root.register_buffer(key, value)
+    module = fx.GraphModule(root, graph)
+    for node, layout in zip(graph.find_nodes(op="placeholder"), inputs, strict=True):
+        node.meta["val"] = layout.empty()
+    propagate(module)
+    return module
 
 
 def _named(value: Any) -> Any:
@@ -141,15 +124,12 @@ def _put_back(value: Any, known: dict[str, fx.Node]) -> Any:
 def _name_of(target: Any) -> Any:
     if isinstance(target, torch._ops.OpOverload):
         return f"{target.namespace}::{target._schema.name.split('::')[1]}", target._overloadname
-    if target is operator.getitem:
-        return "getitem"
-    assert isinstance(target, str), f"a graph calls {target}, which is no operator"
     return target
 
 
 def _target_of(name: Any) -> Any:
-    if name == "getitem":
-        return operator.getitem
+    if callable(name):
+        return name
     (space, operation), overload = name[0].split("::"), name[1]
     try:
         return getattr(getattr(getattr(torch.ops, space), operation), overload)

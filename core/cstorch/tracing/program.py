@@ -139,27 +139,3 @@ class Program:
             if not optimizer.holds():
                 return optimizer.mismatch()
         return self.holds.failed(numbers) or "nothing has changed"
-
-
-def bare_program(graph: fx.GraphModule, name: str, passes: tuple[str, ...]) -> Program:
-    """A program of a graph alone, to be compiled and run by someone who gathers its inputs himself."""
-    nothing: Any = None
-    return Program(
-        graph=graph,
-        state=[],
-        leaves=[],
-        scalars=nothing,
-        scalar_dtypes=[],
-        first_scalars=(),
-        holds=nothing,
-        optimizers=[],
-        modules=nothing,
-        requires_grad=[],
-        gradients=GradientPlan(),
-        handles=[],
-        effects=[],
-        result=None,
-        dynamic_result=False,
-        name=name,
-        passes=passes,
-    )
