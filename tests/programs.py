@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import cstorch
+import pytest
 import torch
 import torch.nn.functional as F
 from cstorch.device import CsxTensor
@@ -326,3 +327,16 @@ def assert_equal_runs(truth: Run, run: Run, rtol: float = 1e-5, atol: float = 1e
         for key, expected in state.items():
             found = run.optimizer["state"][index][key]
             torch.testing.assert_close(found.cpu(), expected, rtol=rtol, atol=atol, msg=lambda m, k=key: f"{k}: {m}")
+
+
+def fail_in_a_step(csx: Any, model: nn.Module) -> None:
+    """Trace a step that calls `model` and then raises."""
+    cstorch.compile(model, csx)
+
+    @cstorch.trace
+    def step(x: torch.Tensor) -> None:
+        model(x)
+        raise RuntimeError("no")
+
+    with pytest.raises(RuntimeError, match="no"):
+        step(torch.ones(2))

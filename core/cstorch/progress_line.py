@@ -16,6 +16,12 @@ active: list[Any] = []
 """What writes such lines now; the last one has the terminal."""
 
 
+def bar(part: float) -> str:
+    """A part of a whole, from 0 to 1, as a bar and in percent."""
+    part = min(part, 1.0)
+    return f"[{'#' * int(part * 30):30}] {part:4.0%}"
+
+
 class ProgressLine:
     """Context manager: shows a text, asked for every 0.2 seconds by a thread of its own.
 

@@ -58,7 +58,7 @@ class StepReport:
             state_tensors=len(state),
             state_bytes=sum(math.prod(t.shape) * t.dtype.itemsize for t in state),
             inputs=[f"{str(t.dtype).removeprefix('torch.')}{list(t.shape)}" for t in leaves],
-            outputs=len(next(iter(nodes.find_nodes(op="output"))).args[0]),
+            outputs=_outputs(program),
             flops=count_flops(program.graph),
         )
 
@@ -118,8 +118,7 @@ class Validation:
                     "one shape, for example with drop_last=True, and keep its settings as they are."
                 )
         for program in self.programs:
-            outputs = len(next(iter(program.graph.graph.find_nodes(op="output"))).args[0])
-            if not outputs:
+            if not _outputs(program):
                 found.append(
                     f"the step {program.name!r} returns no tensor and gives none to a closure: a system has nothing "
                     "to compute for it. Return the loss."
@@ -129,6 +128,12 @@ class Validation:
                     f"the step {program.name!r} computes in float64, which no system has. Make its tensors float32."
                 )
         return list(dict.fromkeys([*found, *self.warnings]))
+
+
+def _outputs(program: Program) -> int:
+    """How many tensors come back from each step."""
+    (node,) = program.graph.graph.find_nodes(op="output")
+    return len(node.args[0])
 
 
 def _name(node: fx.Node) -> str:

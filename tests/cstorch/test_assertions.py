@@ -4,6 +4,7 @@ import cstorch
 import pytest
 import torch
 from cstorch.errors import ValueReadError
+from programs import fail_in_a_step
 from torch import nn
 
 
@@ -120,13 +121,5 @@ def test_attributes_that_a_step_only_sets_get_new_tensors_each_run(csx):
 
 def test_a_failed_step_leaves_no_tensor(csx):
     model = Keeping()
-    cstorch.compile(model, csx)
-
-    @cstorch.trace
-    def step(x):
-        model(x)
-        raise RuntimeError("no")
-
-    with pytest.raises(RuntimeError, match="no"):
-        step(torch.ones(2))
+    fail_in_a_step(csx, model)
     assert (model.empty, model.number, hasattr(model, "new")) == (None, float("inf"), False)

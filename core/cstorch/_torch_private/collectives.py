@@ -75,7 +75,7 @@ def group_to_compile_for(name: str, size: int) -> Iterator[None]:
     try:
         yield
     finally:
-        _c10d._unregister_process_group(name)
+        unregister_group(name)
 
 
 def unregister_group(name: str) -> None:

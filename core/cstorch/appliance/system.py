@@ -7,7 +7,6 @@ import os
 import pickle
 import signal
 import sys
-import threading
 import traceback
 import zlib
 from pathlib import Path
@@ -23,6 +22,7 @@ from cstorch.compiler.cache import cache_folder
 from cstorch.compiler.interpreter import InterpretedExecutable
 from cstorch.compiler.passes import prepare
 from cstorch.errors import BackendError
+from cstorch.lifeline import end_with_controller
 from cstorch.tracing.program import Executable
 
 
@@ -154,7 +154,7 @@ def serve(store: Any, rank: int, size: int, host: str | None, secret: bytes | No
 def main() -> None:
     """Be a system that a controller on this host has started; its standard input is open as long as that lives."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_controller, daemon=True).start()
+    end_with_controller(sys.stdin.fileno())
     options = json.loads(sys.argv[1])
     store = meeting.local_store(Path(options["folder"]), options["size"])
     try:
@@ -164,8 +164,3 @@ def main() -> None:
             print(f"system {options['rank']}: {type(error).__name__}: {error}", file=sys.stderr)  # noqa: T201
         os._exit(1)
     os._exit(0)  # threads of gloo have nothing left to do
-
-
-def _end_with_controller() -> None:
-    os.read(0, 1)  # nothing is ever written: it returns when the controller is gone
-    os._exit(1)

@@ -41,9 +41,8 @@ class ByteProgress:
             if not self._is_shown:
                 progress_line.active.append(self)
             self._next, self._is_shown = now + _EVERY, True
-            part = min(done / self._total, 1.0)
-            bar = "#" * int(part * 30)
-            self._write(f"\r\x1b[2K{self._what} [{bar:30}] {part:4.0%} of {self._total / 2**30:.1f} GiB")
+            bar = progress_line.bar(done / self._total)
+            self._write(f"\r\x1b[2K{self._what} {bar} of {self._total / 2**30:.1f} GiB")
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 from cstorch.device import CsxTensor, to_host
@@ -46,17 +47,16 @@ def save(
     plan = Plan(obj, pickle_objects)
     if not blocking:
         name = os.path.abspath(checkpoint_file)
-        return background.start(name, plan, lambda: _replace(name, plan))
+        return background.start(name, plan, lambda: _replace(name, plan.write))
     background.wait_for_saves()
     with ByteProgress(f"saving {os.path.basename(checkpoint_file)}", plan.size) as progress:
-        atomic.replace(checkpoint_file, lambda file: plan.write(file, progress, ahead=True))
-    context.last_checkpoint = os.path.abspath(checkpoint_file)
+        _replace(checkpoint_file, lambda file: plan.write(file, progress, ahead=True))
     return None
 
 
-def _replace(name: str, plan: Plan) -> None:
-    atomic.replace(name, plan.write)
-    context.last_checkpoint = name
+def _replace(name: str | os.PathLike[str], write: Callable[[int], None]) -> None:
+    atomic.replace(name, write)
+    context.last_checkpoint = os.path.abspath(name)
 
 
 def on_host(obj: Any) -> Any:

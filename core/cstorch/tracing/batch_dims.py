@@ -10,6 +10,7 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
+from cstorch._torch_private.serialization import storage_id
 from cstorch._torch_private.tracing import mutated_arguments
 from cstorch.tracing.across_systems import COMBINE
 
@@ -96,8 +97,7 @@ class BatchDims:
 
 def key(node: Any) -> int:
     """What tells the memory of a value from other memory."""
-    value = node.meta["val"] if isinstance(node, fx.Node) else node
-    return int(value.untyped_storage()._cdata)
+    return storage_id(node.meta["val"] if isinstance(node, fx.Node) else node)
 
 
 def _values(node: fx.Node) -> list[torch.Tensor]:

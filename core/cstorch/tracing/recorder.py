@@ -19,6 +19,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from cstorch._torch_private.autocast import no_autocast
 from cstorch._torch_private.device import return_and_correct_aliasing
+from cstorch._torch_private.serialization import storage_id
 from cstorch._torch_private.tracing import (
     DATA_DEPENDENT,
     FakeTensorMode,
@@ -323,4 +324,4 @@ class Recorder(TorchDispatchMode):
 
 
 def _memory(tensor: torch.Tensor) -> int | None:
-    return tensor.untyped_storage()._cdata if tensor.layout is torch.strided else None
+    return storage_id(tensor) if tensor.layout is torch.strided else None

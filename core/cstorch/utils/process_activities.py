@@ -50,16 +50,20 @@ def _fields(path: str) -> dict[str, int]:
     return found
 
 
-class ProcessMemory(Activity):
+class _OnDemand(Activity):
+    """An activity that is read when it is asked for, whatever the steps."""
+
+    def update(self, batch_size: int) -> None:
+        """Nothing."""
+
+
+class ProcessMemory(_OnDemand):
     """`memory`: resident MiB now of this process and of its children, and the most that this process ever had."""
 
     @classmethod
     def name(cls) -> str:
         """`memory`."""
         return "memory"
-
-    def update(self, batch_size: int) -> None:
-        """Nothing: it is read when asked for."""
 
     def compute(self) -> dict[str, float]:
         """The values now."""
@@ -71,7 +75,7 @@ class ProcessMemory(Activity):
         }
 
 
-class ProcessCpu(Activity):
+class ProcessCpu(_OnDemand):
     """`cpu`: how many cores this process and its children kept busy, since it was last asked."""
 
     def __init__(self) -> None:
@@ -81,9 +85,6 @@ class ProcessCpu(Activity):
     def name(cls) -> str:
         """`cpu`."""
         return "cpu"
-
-    def update(self, batch_size: int) -> None:
-        """Nothing: it is read when asked for."""
 
     def compute(self) -> dict[str, float]:
         """The values since the last call."""
@@ -103,7 +104,7 @@ class ProcessCpu(Activity):
         return own_user + own_system, sum(ended) + sum(map(sum, children))
 
 
-class ProcessIo(Activity):
+class ProcessIo(_OnDemand):
     """`io`: MiB read and written by this process and its children since it was last asked.
 
     `read_mib` and `written_mib` count what the storage moved; `read_calls_mib` and `written_calls_mib` what was asked
@@ -124,9 +125,6 @@ class ProcessIo(Activity):
     def name(cls) -> str:
         """`io`."""
         return "io"
-
-    def update(self, batch_size: int) -> None:
-        """Nothing: it is read when asked for."""
 
     def compute(self) -> dict[str, float]:
         """The values since the last call."""

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from cstorch.progress_line import ProgressLine
+from cstorch.progress_line import ProgressLine, bar
 from cstorch.tracing import nest
 from cstorch.utils.benchmark.report import report
 from cstorch.utils.benchmark.utils.dataloader import (
@@ -24,7 +24,6 @@ from cstorch.utils.benchmark.utils.dataloader import (
 )
 
 _EVERY = 100
-_BAR = 30
 
 
 def benchmark_dataloader(
@@ -202,9 +201,8 @@ class Measurement:
         rate = f"{total * 1e9 / max(elapsed, 1):.1f} steps/s"
         if self._expected is None:
             return f"epoch {epochs} of {self._num_epochs}, step {step}, {rate}"
-        part = min(total / (self._expected * self._num_epochs), 1.0)
-        bar = f"[{'#' * int(part * _BAR):{_BAR}}] {part:4.0%}"
-        return f"{bar}  epoch {epochs} of {self._num_epochs}, step {step} of {self._expected}, {rate}"
+        done = bar(total / (self._expected * self._num_epochs))
+        return f"{done}  epoch {epochs} of {self._num_epochs}, step {step} of {self._expected}, {rate}"
 
 
 def _length(loader: Any) -> int | None:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import itertools
 import multiprocessing
-import os
 import pickle
 import resource
 import signal
 import sys
-import threading
 import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,6 +18,7 @@ from typing import Any
 import torch
 
 from cstorch.distributed.streaming import Streamer, streaming_as
+from cstorch.lifeline import end_with_controller
 from cstorch.tracing import nest
 from cstorch.utils.data.batch_size import infer_batch_size
 from cstorch.utils.data.epochs import Epochs, length_of
@@ -52,11 +51,6 @@ class Task:
     memory_gi: float | None = None
 
 
-def _end_with_controller(lifeline: int) -> None:
-    os.read(lifeline, 1)  # nothing is ever written: it returns when the controller is gone
-    os._exit(1)
-
-
 def main(task: Task, filled: Connection, freed: Connection, control: Connection, lifeline: Connection) -> None:
     """Run one worker until its steps are done or the controller is gone.
 
@@ -68,7 +62,7 @@ def main(task: Task, filled: Connection, freed: Connection, control: Connection,
         lifeline: Its other end is open as long as the controller lives.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group: the controller ends the workers
-    threading.Thread(target=_end_with_controller, args=(lifeline.fileno(),), daemon=True).start()
+    end_with_controller(lifeline.fileno())
     if task.memory_gi is not None:
         limit = int(task.memory_gi * 2**30)
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
