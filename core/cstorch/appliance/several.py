@@ -7,6 +7,7 @@ since the last run is sent before the next one.
 
 from __future__ import annotations
 
+import logging
 import os
 import pickle
 import time
@@ -36,6 +37,8 @@ from cstorch.errors import BackendError
 from cstorch.tracing.context import context
 from cstorch.tracing.data_parallel import part
 from cstorch.tracing.program import Executable, Program
+
+logger = logging.getLogger("cstorch.systems")
 
 _GRACE = 5.0  # seconds until a process that has died is reported by the system
 
@@ -302,7 +305,7 @@ class SystemsAppliance(Appliance):
                 self._lose(f"{why} The last checkpoint: {saved}.")
                 raise BackendError(f"{self._lost}{self._advice()}") from error
             self._restarts -= 1
-            print(f"cstorch: {why} The systems are started again.", flush=True)  # noqa: T201
+            logger.warning("%s The systems are started again.", why)
             self._disconnect()
             self._state.forget()
             try:

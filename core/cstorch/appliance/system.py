@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import pickle
 import signal
@@ -24,6 +25,8 @@ from cstorch.compiler.passes import prepare
 from cstorch.errors import BackendError
 from cstorch.lifeline import end_with_controller
 from cstorch.tracing.program import Executable
+
+logger = logging.getLogger("cstorch.systems")
 
 
 class _Loaded:
@@ -161,6 +164,6 @@ def main() -> None:
         serve(store, options["rank"], options["size"], meeting.LOOPBACK, None, options)
     except Exception as error:
         if os.getppid() == options["parent"]:
-            print(f"system {options['rank']}: {type(error).__name__}: {error}", file=sys.stderr)  # noqa: T201
+            logger.error("system %d: %s: %s", options["rank"], type(error).__name__, error)
         os._exit(1)
     os._exit(0)  # threads of gloo have nothing left to do
