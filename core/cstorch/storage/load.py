@@ -17,7 +17,7 @@ from cstorch.storage.collections_off import no_collections
 from cstorch.storage.hdf5 import SIGNATURE as HDF5
 from cstorch.storage.hdf5 import USER_BLOCK
 from cstorch.storage.index import is_ours
-from cstorch.storage.lazy_dict import Unread, lazy_dict
+from cstorch.storage.lazy_dict import NamedTensors, Refused, Unread, lazy_dict
 from cstorch.storage.opened import OpenedCheckpoint
 from cstorch.storage.progress import ByteProgress
 from cstorch.storage.safetensors import SafetensorsFile, is_safetensors
@@ -59,11 +59,13 @@ def load(checkpoint_file: Any, map_location: Any = None, *, check: bool = True, 
             from cstorch.storage.reference import ReferenceFile  # h5py takes time to import
 
             reference = ReferenceFile(file, name, weights_only)
-            return _load_keyed(reference.load, reference.tensor, map_location)
+            return _load_named(reference.load, reference.tensor, map_location)
         if is_safetensors(head, os.fstat(file).st_size):
             found = SafetensorsFile(os.dup(file), name)
-            return _load_keyed(
-                lambda make: lazy_dict(dict, [(key, make(key)) for key in found.names]), found.tensor, map_location
+            return _load_named(
+                lambda named: named.dict(dict, [(name, named.tensor(name)) for name in found.names]),
+                found.tensor,
+                map_location,
             )
         if not head:
             raise CheckpointError(f"{name} cannot be read as a checkpoint: it is empty.")
@@ -93,23 +95,23 @@ def load_opened(opened: OpenedCheckpoint, map_location: Any, weights_only: bool 
     unpickled = _Unpickled(opened, weights_only, is_lazy)
     with no_collections():
         if is_lazy:
-            decoder = Decoder(functools.partial(Unread, tensors), unpickled, lazy_dict, tensors)
+            decoder = Decoder(Unread, unpickled, functools.partial(lazy_dict, tensors), tensors)
             return decoder.decode(json.loads(opened.index.tree))
         with ByteProgress(f"loading {os.path.basename(opened.name)}", opened.locator.size) as progress:
             opened.progress = progress
             return Decoder(tensors, unpickled).decode(json.loads(opened.index.tree))
 
 
-def _load_keyed(load: Callable[[Any], Any], read: Callable[[str], torch.Tensor], map_location: Any) -> Any:
-    """What `load` makes when it is given what makes a tensor of a key; `read` reads one from the file."""
+def _load_named(load: Callable[[NamedTensors], Any], read: Callable[[str], torch.Tensor], map_location: Any) -> Any:
+    """What `load` makes with the tensors of a file that `read` gives by name."""
     if map_location is None:
-        return load(lambda key: Unread(read, key))
+        return load(NamedTensors(read, is_lazy=True))
     is_cache, to_csx = _is_cache(map_location), _is_csx(map_location)
     place = None if is_cache or to_csx else _place(map_location)
 
-    @functools.cache  # linked keys are one tensor
-    def tensor(key: str) -> torch.Tensor:
-        made = read(key)
+    @functools.cache  # linked names are one tensor
+    def tensor(name: str) -> torch.Tensor:
+        made = read(name)
         if to_csx:
             return made.to(CSX)
         if place is None:
@@ -117,7 +119,7 @@ def _load_keyed(load: Callable[[Any], Any], read: Callable[[str], torch.Tensor],
         storage = place(made.untyped_storage())
         return torch.empty(0, dtype=made.dtype, device=storage.device).set_(storage, 0, made.shape, made.stride())
 
-    return load((lambda key: Unread(tensor, key)) if is_cache else tensor)
+    return load(NamedTensors(tensor, is_lazy=is_cache))
 
 
 class _Unpickled:
@@ -135,7 +137,7 @@ class _Unpickled:
             "the file, pass weights_only=False."
         )
         if self._is_lazy:
-            return Unread(lambda _: _raise(refusal), 0)
+            return Refused(refusal)
         raise refusal
 
     def _read(self, path: Path) -> Any:
@@ -154,10 +156,6 @@ class _Unpickled:
             else:
                 found = list(vars(found).values())[step]
         return found
-
-
-def _raise(error: Exception) -> Any:
-    raise error
 
 
 def _is_cache(map_location: Any) -> bool:

@@ -12,7 +12,6 @@ import contextlib
 import json
 import pickle
 from collections import OrderedDict
-from collections.abc import Callable
 from typing import Any
 
 import h5py
@@ -20,7 +19,7 @@ import numpy as np
 import torch
 
 from cstorch.errors import CheckpointError
-from cstorch.storage.lazy_dict import Unread, lazy_dict
+from cstorch.storage.lazy_dict import NamedTensors, Unread
 
 _VALUES = {"Scalar": "scalar_value", "String": "string_value"}
 
@@ -45,11 +44,11 @@ class ReferenceFile:
         except OSError as error:
             raise CheckpointError(f"{name} cannot be read as a checkpoint: {error}") from error
 
-    def load(self, make_tensor: Callable[[str], Any]) -> Any:
+    def load(self, named: NamedTensors) -> Any:
         """The state dict.
 
         Args:
-            make_tensor: Given the key of each tensor, returns the tensor, or an `Unread` of it.
+            named: Makes the tensor of each key, and the dicts.
 
         Raises:
             CheckpointError: it is of another kind, damaged, or holds something pickled.
@@ -57,15 +56,15 @@ class ReferenceFile:
         try:
             if "__spec__" in self._attributes:
                 tree, containers = json.loads(self._attributes["__spec__"])
-                return self._tree(tree, json.loads(containers)[1], (), make_tensor)
+                return self._tree(tree, json.loads(containers)[1], (), named)
             keys: list[str] = []
             self._file.visititems(lambda key, item: keys.append(key) if isinstance(item, h5py.Dataset) else None)
-            flat = {key.replace("/", "."): self._leaf(key, make_tensor) for key in keys}
+            flat = {key.replace("/", "."): self._leaf(key, named) for key in keys}
         except (KeyError, ValueError, IndexError, TypeError, AttributeError) as error:
             raise self._unknown(f"{type(error).__name__}: {error}") from error
         if not flat:
             raise self._unknown("it is empty")
-        return _nested(flat)
+        return _nested(flat, named)
 
     def tensor(self, key: str) -> torch.Tensor:
         """The tensor of a key, read from the file."""
@@ -88,23 +87,23 @@ class ReferenceFile:
             "of cstorch.save and of the reference implementation; h5py reads others."
         )
 
-    def _tree(self, tree: Any, spec: Any, path: tuple[str, ...], make_tensor: Callable[[str], Any]) -> Any:
+    def _tree(self, tree: Any, spec: Any, path: tuple[str, ...], named: NamedTensors) -> Any:
         if tree == "*":
-            return self._leaf(".".join(path), make_tensor)
+            return self._leaf(".".join(path), named)
         kind, children = str(spec["type"]).rpartition(".")[2], spec["children_spec"]
         if isinstance(tree, dict):
             keys = json.loads(spec["context"]) if isinstance(spec["context"], str) else list(tree)
             keys = keys["dict_context"] if isinstance(keys, dict) else keys
             items = [
-                (key, self._tree(tree[str(key)], child, (*path, str(key)), make_tensor))
+                (key, self._tree(tree[str(key)], child, (*path, str(key)), named))
                 for key, child in zip(keys, children, strict=True)
             ]
-            return lazy_dict(OrderedDict if kind == "OrderedDict" else dict, items)
+            return named.dict(OrderedDict if kind == "OrderedDict" else dict, items)
         parts = [
-            self._tree(part, child, (*path, str(i)), make_tensor)
+            self._tree(part, child, (*path, str(i)), named)
             for i, (part, child) in enumerate(zip(tree, children, strict=True))
         ]
-        values = [part.read(part.number) if type(part) is Unread else part for part in parts]
+        values = [named.read(part) if type(part) is Unread else part for part in parts]
         return tuple(values) if "tuple" in kind else values
 
     def _described(self, key: str) -> Any:
@@ -114,17 +113,17 @@ class ReferenceFile:
             return json.loads(text)[f"{key}.__metadata__"]
         return dict(self._file[key].attrs)
 
-    def _leaf(self, key: str, make_tensor: Callable[[str], Any]) -> Any:
+    def _leaf(self, key: str, named: NamedTensors) -> Any:
         described = self._described(key)
         if described.get("__LINKED__"):
-            return self._leaf(described["key"], make_tensor)
-        named = described.get("__TYPE__", described.get("__H5_TYPE__"))
-        if named is None:
+            return self._leaf(described["key"], named)
+        type_name = described.get("__TYPE__", described.get("__H5_TYPE__"))
+        if type_name is None:
             raise ValueError(f"nothing says what {key!r} is")
-        kind = (named.decode() if isinstance(named, bytes) else str(named)).rpartition(".")[2]
+        kind = (type_name.decode() if isinstance(type_name, bytes) else str(type_name)).rpartition(".")[2]
         kind = kind.removesuffix("Serializer").removesuffix("H5Type")
         if kind == "TorchTensor":
-            return make_tensor(key)
+            return named.tensor(key)
         if kind == "NumpyArray":
             return self._array(key)
         if kind in _VALUES:
@@ -161,7 +160,7 @@ class ReferenceFile:
         )
 
 
-def _nested(flat: dict[str, Any]) -> Any:
+def _nested(flat: dict[str, Any], named: NamedTensors) -> Any:
     """Dicts out of dotted names, for files that do not say what their containers were."""
     tree: dict[str, Any] = {}
     for name, value in flat.items():
@@ -170,8 +169,8 @@ def _nested(flat: dict[str, Any]) -> Any:
         for parent in parents:
             at = at.setdefault(parent, {})
         at[last] = value
-    return _lazy(tree)
+    return _lazy(tree, named)
 
 
-def _lazy(tree: Any) -> Any:
-    return lazy_dict(dict, [(k, _lazy(v)) for k, v in tree.items()]) if type(tree) is dict else tree
+def _lazy(tree: Any, named: NamedTensors) -> Any:
+    return named.dict(dict, [(k, _lazy(v, named)) for k, v in tree.items()]) if type(tree) is dict else tree
