@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
 import json
 import os
 import random
@@ -106,6 +107,7 @@ def memory(key: str) -> float:
 def one_load(kind: str, path: str) -> None:
     """In a process of its own: print the times of one load."""
     first_name = "model.t0" if kind == "safetensors" else "t0"
+    gc.collect()  # of torch's own objects, 100 ms: otherwise chance says which peer pays for it
     before = memory("RssAnon")
     start = time.perf_counter()
     if kind == "safetensors":
