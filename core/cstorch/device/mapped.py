@@ -10,6 +10,8 @@ from typing import Any
 
 NORESERVE = 0x4000  # of Linux: the pages need not be there beforehand
 _FIXED = 0x10
+_HUGE_PAGE = 2 << 20
+"""The system maps so many bytes at once where address and place in the file are the same distance from a multiple."""
 
 
 @functools.cache
@@ -40,6 +42,9 @@ def mapped(file: int, offset: int, size: int) -> tuple[mmap.mmap, int]:
     """
     start = offset // mmap.PAGESIZE * mmap.PAGESIZE
     length = -(-(offset + size - start) // mmap.PAGESIZE) * mmap.PAGESIZE
-    memory = mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NORESERVE)
-    map_over(ctypes.addressof(ctypes.c_char.from_buffer(memory)), length, file, start)
-    return memory, offset - start
+    slack = _HUGE_PAGE if length >= _HUGE_PAGE else 0
+    memory = mmap.mmap(-1, length + slack, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NORESERVE)
+    address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    skipped = (start - address) % _HUGE_PAGE if slack else 0
+    map_over(address + skipped, length, file, start)
+    return memory, offset - start + skipped
