@@ -21,7 +21,7 @@ from cstorch.summaries import summarize_scalar, summarize_tensor
 from cstorch.tracing.closures import checkpoint_closure, step_closure
 
 if TYPE_CHECKING:
-    from cstorch import plugins, testing
+    from cstorch import constraints, plugins, testing
     from cstorch.tracing.step import trace
 
 __version__ = "0.1.0"
@@ -33,6 +33,7 @@ __all__ = [
     "backends",
     "checkpoint_closure",
     "compile",
+    "constraints",
     "current_backend",
     "current_torch_device",
     "distributed",
@@ -64,6 +65,6 @@ def __getattr__(name: str) -> Any:
         value = importlib.import_module("cstorch.tracing.step").trace
         globals()["trace"] = value
         return value
-    if name in ("plugins", "testing"):  # needed by few programs
+    if name in ("constraints", "plugins", "testing"):  # needed by few programs
         return importlib.import_module(f"cstorch.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

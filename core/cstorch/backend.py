@@ -16,6 +16,7 @@ import torch
 from cstorch.backends.base import Backend, BackendType
 from cstorch.errors import BackendError
 from cstorch.tracing.context import context
+from cstorch.where import user_line
 
 __all__ = [
     "Backend",
@@ -92,7 +93,18 @@ def backend(backend_type: str | None = None, *args: Any, **kwargs: Any) -> Backe
     made = make(*args, **kwargs)
     made.name = name
     context.backend = made
+    context.kinds[made.backend_type.name] = None
+    if len(context.kinds) > 1:
+        _report_kinds()
     return made
+
+
+def _report_kinds() -> None:
+    from cstorch import constraints
+
+    if constraints.is_active():
+        detail = f"backends of the types {', '.join(context.kinds)} were made in this process"
+        constraints.report([constraints.Finding(constraints.RULES["device-types"], user_line(), detail)])
 
 
 def _current() -> Backend:

@@ -3,6 +3,7 @@
 CstorchError
  ├── BackendError            (RuntimeError)  no backend, a second backend, a backend asked for what it cannot do
  │    └── NotExecutedError   results were needed of a step that was only traced or compiled
+ ├── ConstraintError         (RuntimeError)  a step that the real system is known to refuse, where that is asked for
  ├── CheckpointError         (RuntimeError)  a checkpoint that cannot be written, is damaged or of an unknown kind
  │    └── CheckpointNotFoundError  (FileNotFoundError)  a checkpoint that does not exist
  ├── CheckpointContentError  (TypeError)     an object that a checkpoint has no safe form for
@@ -30,6 +31,10 @@ class BackendError(CstorchError, RuntimeError):
 
 class NotExecutedError(BackendError):
     """Results were needed of a step on a backend that only validates or compiles."""
+
+
+class ConstraintError(CstorchError, RuntimeError):
+    """A program breaks a rule of the real system, and `csx.debug.check_constraints` is set."""
 
 
 class CheckpointError(CstorchError, RuntimeError):

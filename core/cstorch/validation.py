@@ -15,6 +15,7 @@ import torch
 from torch import fx
 
 from cstorch.compiler.flops import count_flops
+from cstorch.constraints.rule import Finding
 from cstorch.tracing.context import context
 from cstorch.tracing.program import Program
 from cstorch.where import is_library, is_ours
@@ -68,10 +69,14 @@ class Validation:
     """Context manager: CSX backends made in it validate only, and the programs that they trace are collected.
 
     Attributes:
+        strict: Whether steps are held to the rules in `cstorch.constraints`.
+        broken: What breaks them.
         programs: The programs.
         warnings: What was warned of, once each, with the line.
     """
 
+    strict: bool = False
+    broken: list[Finding] = field(default_factory=list)
     programs: list[Program] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
@@ -112,22 +117,22 @@ class Validation:
         """What this appliance accepts and another system may not, or what a person may not have meant."""
         found = []
         for step, count in Counter(program.name for program in self.programs).items():
-            if count > 1:
+            if count > 1 and not self.strict:
                 found.append(
                     f"the step {step!r} becomes {count} programs; a system loads one for a run. Give it batches of "
                     "one shape, for example with drop_last=True, and keep its settings as they are."
                 )
         for program in self.programs:
-            if not _outputs(program):
+            if not _outputs(program) and not self.strict:
                 found.append(
                     f"the step {program.name!r} returns no tensor and gives none to a closure: a system has nothing "
                     "to compute for it. Return the loss."
                 )
-            if _has_double(program):
+            if _has_double(program) and not self.strict:
                 found.append(
                     f"the step {program.name!r} computes in float64, which no system has. Make its tensors float32."
                 )
-        return list(dict.fromkeys([*found, *self.warnings]))
+        return list(dict.fromkeys([*map(str, self.broken), *found, *self.warnings]))
 
 
 def _outputs(program: Program) -> int:

@@ -45,6 +45,17 @@ def optional_memory() -> Flag:
     return Flag(None, lambda value: value is None or number.accepts(value), "None or a number of GiB above 0")
 
 
+def names_of_rules() -> Flag:
+    """A flag that is a tuple or list of names of the rules in cstorch.constraints."""
+
+    def accepts(value: Any) -> bool:
+        from cstorch.constraints.rule import RULES
+
+        return isinstance(value, (tuple, list)) and all(isinstance(name, str) and name in RULES for name in value)
+
+    return Flag((), accepts, "a tuple of names of rules, which are in cstorch.constraints.RULES")
+
+
 class FlagGroup:
     """Flags that belong together, read and assigned as attributes.
 
@@ -81,11 +92,15 @@ debug = FlagGroup(
     "csx.debug",
     {
         "retrace_every_iteration": boolean(False),
+        "check_constraints": boolean(False),
+        "silenced_constraints": names_of_rules(),
         "wrk_memory_gi": optional_memory(),
     },
 )
 """Flags for debugging.
 
+check_constraints: raise ConstraintError where a traced step does what the real system is publicly known to refuse.
+silenced_constraints: names of rules in `cstorch.constraints.RULES` that are not checked; ours, beyond the reference.
 retrace_every_iteration: run the Python of traced steps at every call, and raise where its graph has changed.
 wrk_memory_gi: so many GiB each input worker may allocate; it is then a process of its own even where there is but one.
 """

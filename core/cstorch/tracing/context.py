@@ -57,6 +57,7 @@ class Context:
     Attributes:
         in_closure: Whether host work at the end of a step is going on.
         copies_to_host: Whether `tensor.cpu()` in a step is the value that the host has after each run, not an error.
+        kinds: The types of the backends that this process has made, in their order.
         validation: Collects the programs of `cstorch validate`; None otherwise.
         view: Shows the run on the terminal; None unless that was asked for.
     """
@@ -67,6 +68,7 @@ class Context:
     executor: Any
     in_closure: bool
     copies_to_host: bool
+    kinds: dict[str, None]
     validation: Any
     view: Any
     last_checkpoint: str | None
@@ -78,6 +80,7 @@ class Context:
         """Forget everything, as at the start of the process."""
         self.backend = self.recording = self.iteration = self.executor = None
         self.validation = self.view = None
+        self.kinds = {}
         self.in_closure = self.copies_to_host = False
         self.last_checkpoint = None
 

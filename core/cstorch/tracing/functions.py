@@ -26,6 +26,7 @@ from cstorch.tracing.gradients import GradientLedger
 from cstorch.tracing.host_values import host_call
 from cstorch.tracing.scalars import HostScalar, code_of, make_scalar, plain_number
 from cstorch.tracing.static_forms import static_form
+from cstorch.where import is_ours
 
 _TAKES_SCALAR_TENSORS = frozenset(
     {
@@ -83,6 +84,8 @@ class StepFunctions(TorchFunctionMode):
             return func(*args, **kwargs)
         if name == "__bool__" and may_check():
             frame = sys._getframe(1)
+            while is_ours(frame.f_code.co_filename) and frame.f_back is not None:
+                frame = frame.f_back  # of a mode between this one and the user
             outcome = asserted(frame)
             if outcome is not None:
                 return check_later(args[0], frame, outcome)

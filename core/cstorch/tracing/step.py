@@ -245,10 +245,10 @@ class TracedStep:
         leaves: list[torch.Tensor],
         numbers: list[Number],
     ) -> BoundProgram:
-        self._announce(key, numbers)
+        why = self._announce(key, numbers)
         profile = backend.profile or contextlib.nullcontext
         with profile("trace"):
-            program = self._trace(backend, args, kwargs, leaves, numbers)
+            program = self._watched(why, backend, args, kwargs, leaves, numbers)
             own = first_parts(leaves, program.parts, backend.systems)
             example = BoundProgram(program, None).inputs(own, numbers)
         with no_autocast(), profile("compile"):  # its casts are in the graph
@@ -262,8 +262,25 @@ class TracedStep:
         backend.loaded.append(weakref.ref(program))
         return bound
 
+    def _watched(self, why: str | None, *arguments: Any) -> Program:
+        """Trace, holding the step to the rules of the real system where that is asked for."""
+        from cstorch import constraints  # it knows the backend, which knows this module
+
+        if not constraints.is_active():
+            return self._trace(None, *arguments)
+        watch = constraints.Watch(self.__name__, why)
+        program = self._trace(watch.calls(), *arguments)
+        watch.finish(program)
+        return program
+
     def _trace(
-        self, backend: Any, args: Any, kwargs: Any, leaves: list[torch.Tensor], numbers: list[Number]
+        self,
+        around: contextlib.AbstractContextManager[None] | None,
+        backend: Any,
+        args: Any,
+        kwargs: Any,
+        leaves: list[torch.Tensor],
+        numbers: list[Number],
     ) -> Program:
         systems, name = backend.systems, self.__name__
         hosts = [_with_contents(leaf) for leaf in leaves]
@@ -271,7 +288,9 @@ class TracedStep:
         hosts = first_parts(hosts, parts, systems)
         backend.is_tracing = True
         try:
-            return trace_program(self._step, args, kwargs, hosts, numbers, backend.modules, name, systems, parts)
+            return trace_program(
+                self._step, args, kwargs, hosts, numbers, backend.modules, name, systems, parts, around
+            )
         finally:
             backend.is_tracing = False
 
@@ -287,15 +306,15 @@ class TracedStep:
         """Run the Python of the step again and compare; what it warns of was said at the first trace."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            now = self._trace(backend, args, kwargs, leaves, numbers)
+            now = self._trace(None, backend, args, kwargs, leaves, numbers)
         compare(bound.program, now)
         bound.take_first(now)
 
-    def _announce(self, key: Any, numbers: list[Number]) -> None:
-        """Log the trace; warn of the second program, refuse one too many."""
+    def _announce(self, key: Any, numbers: list[Number]) -> str | None:
+        """Log the trace; warn of the second program, refuse one too many. Returns why, if unexpected."""
         if self._count == 0:
             logger.info("tracing %r", self.__name__)
-            return
+            return None
         why = self._difference(key, numbers)
         if self._count >= PROGRAM_LIMIT:
             raise ProgramLimitError(
@@ -314,6 +333,7 @@ class TracedStep:
                 stacklevel=4,
             )
         logger.info("%s", message)
+        return None if expected else why
 
     def _difference(self, key: Any, numbers: list[Number]) -> str:
         if self._programs.get(key):

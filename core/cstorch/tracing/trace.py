@@ -83,6 +83,7 @@ def trace(
     name: str,
     systems: Systems | None = None,
     parts: list[int] | None = None,
+    around: contextlib.AbstractContextManager[None] | None = None,
 ) -> Program:
     """Run `step` once, recording it.
 
@@ -96,6 +97,7 @@ def trace(
         name: For messages.
         systems: The systems that run the program together; None for one.
         parts: Positions in `leaves` of parts of a batch that is divided among them.
+        around: Entered last before the step's Python runs, so that it sees what that does first.
 
     Returns:
         The program. State that the trace touched is as it was before.
@@ -158,7 +160,7 @@ def trace(
                 StepFunctions(recorder.scalar_input, recorder.entry_of_table, recorder.gradients)
             )
             stack.enter_context(around_engine(functions.resumed))
-            with draws.watching(rebinding.holders):
+            with draws.watching(rebinding.holders), around or contextlib.nullcontext():
                 returned = step(*args, **kwargs)
             stepper.tables.conceal(by_user=True)
             rebinding.settle(recording, name)

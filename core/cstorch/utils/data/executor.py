@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from cstorch import constraints
 from cstorch.backend import backend as get_backend
 from cstorch.device.tensor import observer
 from cstorch.errors import BackendError, DataError
@@ -188,6 +189,11 @@ class DataExecutor:
         if current.is_checkpoint or context.recording is not None:
             return
         observer.notify = None
+        if constraints.is_active():
+            rule = constraints.RULES["weights-between-checkpoints"]
+            constraints.report(
+                [constraints.Finding(rule, user_line(), f"weights are read in iteration {self.iteration}")]
+            )
         warnings.warn(
             f"weights are read at {user_line()} in iteration {self.iteration}, which is no checkpoint step. The "
             "embedded appliance has them at hand, a real system gives them at checkpoint steps only: read them in a "
