@@ -2,6 +2,7 @@
 
 CstorchError
  ├── BackendError            (RuntimeError)  no backend, a second backend, a backend asked for what it cannot do
+ │    ├── MemoryLimitError   a program that would take more memory than a flag allows
  │    └── NotExecutedError   results were needed of a step that was only traced or compiled
  ├── ConstraintError         (RuntimeError)  a step that the real system is known to refuse, where that is asked for
  ├── CheckpointError         (RuntimeError)  a checkpoint that cannot be written, is damaged or of an unknown kind
@@ -27,6 +28,10 @@ class CstorchError(Exception):
 
 class BackendError(CstorchError, RuntimeError):
     """A backend is missing, exists already, or cannot do what was asked."""
+
+
+class MemoryLimitError(BackendError):
+    """A program would take more memory than a flag of `backends.csx.debug` allows."""
 
 
 class NotExecutedError(BackendError):

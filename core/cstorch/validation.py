@@ -1,67 +1,19 @@
-"""What a program becomes on CSX, found by tracing it alone: steps, operations, sizes, and what may not travel."""
+"""Validation: the programs that a run of the user's script is traced into, and what it warns of."""
 
 from __future__ import annotations
 
-import math
-import operator
 import sys
 import warnings
-from collections import Counter
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
-import torch
-from torch import fx
-
-from cstorch.compiler.flops import count_flops
 from cstorch.constraints.rule import Finding
+from cstorch.report.findings import findings
+from cstorch.report.step import StepReport
 from cstorch.tracing.context import context
 from cstorch.tracing.program import Program
 from cstorch.where import is_library, is_ours
-
-
-@dataclass(frozen=True)
-class StepReport:
-    """One program that a traced step became.
-
-    Attributes:
-        step: The step function's name.
-        operations: How many operations the graph has, by the operator's name, most frequent first.
-        state_tensors: How many tensors the program keeps and changes in place.
-        state_bytes: How many bytes they have.
-        inputs: The tensors that each step is given, such as `float32[8, 16]`.
-        outputs: How many tensors come back from each step.
-        flops: Floating-point operations of a step, in matrix products, convolutions and attention.
-    """
-
-    step: str
-    operations: dict[str, int]
-    state_tensors: int
-    state_bytes: int
-    inputs: list[str]
-    outputs: int
-    flops: int
-
-    @classmethod
-    def of(cls, program: Program) -> StepReport:
-        """The report of a program."""
-        nodes = program.graph.graph
-        placeholders = [node.meta["val"] for node in nodes.find_nodes(op="placeholder")]
-        state = placeholders[: len(program.state)]
-        leaves = placeholders[len(state) : len(state) + len(program.leaves)]
-        counts = Counter(
-            _name(node) for node in nodes.nodes if node.op == "call_function" and node.target is not operator.getitem
-        )
-        return cls(
-            step=program.name,
-            operations=dict(counts.most_common()),
-            state_tensors=len(state),
-            state_bytes=sum(math.prod(t.shape) * t.dtype.itemsize for t in state),
-            inputs=[f"{str(t.dtype).removeprefix('torch.')}{list(t.shape)}" for t in leaves],
-            outputs=_outputs(program),
-            flops=count_flops(program.graph),
-        )
 
 
 @dataclass
@@ -115,39 +67,5 @@ class Validation:
     @property
     def findings(self) -> list[str]:
         """What this appliance accepts and another system may not, or what a person may not have meant."""
-        found = []
-        for step, count in Counter(program.name for program in self.programs).items():
-            if count > 1 and not self.strict:
-                found.append(
-                    f"the step {step!r} becomes {count} programs; a system loads one for a run. Give it batches of "
-                    "one shape, for example with drop_last=True, and keep its settings as they are."
-                )
-        for program in self.programs:
-            if not _outputs(program) and not self.strict:
-                found.append(
-                    f"the step {program.name!r} returns no tensor and gives none to a closure: a system has nothing "
-                    "to compute for it. Return the loss."
-                )
-            if _has_double(program) and not self.strict:
-                found.append(
-                    f"the step {program.name!r} computes in float64, which no system has. Make its tensors float32."
-                )
+        found = [] if self.strict else findings(self.steps)  # strictly, the rules find them, with their lines
         return list(dict.fromkeys([*map(str, self.broken), *found, *self.warnings]))
-
-
-def _outputs(program: Program) -> int:
-    """How many tensors come back from each step."""
-    (node,) = program.graph.graph.find_nodes(op="output")
-    return len(node.args[0])
-
-
-def _name(node: fx.Node) -> str:
-    return str(getattr(node.target, "overloadpacket", node.target)).removeprefix("aten.")
-
-
-def _has_double(program: Program) -> bool:
-    """Whether a tensor with elements, not just a number from the host, is of float64."""
-    return any(
-        isinstance(value, torch.Tensor) and value.dtype is torch.float64 and value.dim() > 0
-        for value in (node.meta.get("val") for node in program.graph.graph.nodes)
-    )

@@ -18,6 +18,7 @@ from torch import nn
 from cstorch.backends import csx
 from cstorch.device import CSX, lazy, native_guard
 from cstorch.distributed.cluster_config import ClusterConfig
+from cstorch.report.run import RunReport
 from cstorch.tracing.across_systems import Systems
 from cstorch.tracing.context import context
 from cstorch.tracing.program import Executable, Program
@@ -85,6 +86,7 @@ class Backend:
         is_e2e_execution: Whether programs are executed; false for compile_only and validate_only.
         systems: The systems that run each program together, when they are several.
         programs: How many programs have been loaded.
+        report: What they are made of; also in files below the artifact_dir.
         loaded: They, as long as their traced steps keep them.
         profile: Called with "trace", "compile" or "execute", makes a context manager that surrounds that part of
             the call of a traced step; None by default.
@@ -110,6 +112,7 @@ class Backend:
         self.modules: list[nn.Module] = []
         self.is_tracing = False
         self.programs = 0
+        self.report = RunReport(self)
         self.loaded: list[weakref.ref[Program]] = []
         self.profile: Callable[[str], contextlib.AbstractContextManager[Any]] | None = None
         self.is_e2e_execution = True
@@ -153,10 +156,27 @@ class Backend:
         raise NotImplementedError(f"the {self.name} backend runs steps as they are")
 
     def make_executable(self, program: Program, example: list[torch.Tensor]) -> Executable | None:
-        """What a traced step calls for each new program: the graph passes of plugins, then `load`."""
-        from cstorch.compiler.plugin_passes import transform
+        """What a traced step calls for each new program: the graph passes of plugins, then `load`, and the report.
 
-        return self.load(transform(program, example, self), example)
+        Raises:
+            MemoryLimitError: it would take more memory than the flags of `backends.csx.debug` allow.
+        """
+        from cstorch.compiler.plugin_passes import transform
+        from cstorch.report.limits import check_compile, check_limits
+
+        program = transform(program, example, self)
+        entry = self.report.add(program)
+        try:
+            if entry is not None:
+                check_limits(entry.report)
+            executable = self.load(program, example)
+            if entry is not None:
+                if executable is not None:
+                    entry.made = getattr(executable, "made", None)
+                check_compile(program.name, entry.made)
+            return executable
+        finally:
+            self.report.write()
 
     def flops_done(self) -> int | None:
         """The floating-point operations of all programs that have run; None where that is not known."""
@@ -171,6 +191,7 @@ class Backend:
 
     def close(self) -> None:
         """End this backend, so that another one can be made in the process."""
+        self.report.close()
         self.modules.clear()
         if context.backend is self:
             context.backend = None

@@ -95,6 +95,11 @@ debug = FlagGroup(
         "check_constraints": boolean(False),
         "silenced_constraints": names_of_rules(),
         "wrk_memory_gi": optional_memory(),
+        "act_memory_gi": optional_memory(),
+        "wgt_memory_gi": optional_memory(),
+        "execute_crd_memory_gi": optional_memory(),
+        "compile_crd_memory_gi": optional_memory(),
+        "cmd_memory_gi": optional_memory(),
     },
 )
 """Flags for debugging.
@@ -103,6 +108,13 @@ check_constraints: raise ConstraintError where a traced step does what the real 
 silenced_constraints: names of rules in `cstorch.constraints.RULES` that are not checked; ours, beyond the reference.
 retrace_every_iteration: run the Python of traced steps at every call, and raise where its graph has changed.
 wrk_memory_gi: so many GiB each input worker may allocate; it is then a process of its own even where there is but one.
+act_memory_gi, wgt_memory_gi, execute_crd_memory_gi: so many GiB may activations and gradients, the state (parameters
+    and optimizer state), and all of it with the inputs take. A program whose compile report estimates more is an error
+    before it is compiled or run. Estimates count every value from its operation to its last use; compiled programs
+    take less.
+compile_crd_memory_gi: so many GiB may this process have taken at most when a program has been compiled, and its C++
+    compiler too; more is an error before the program runs. A program from the cache is not compiled, so not checked.
+cmd_memory_gi: no effect here: there are no command hosts.
 """
 
 data = FlagGroup(
@@ -127,4 +139,29 @@ systems = FlagGroup(
 
 timeout: so many seconds may a system keep the others waiting within a step before it counts as hung.
 start_timeout: so many seconds may pass until all systems are there.
+"""
+
+cache = FlagGroup(
+    "csx.cache",
+    {
+        "limit_gi": positive(10.0),
+    },
+)
+"""Flags of the compile cache; ours, beyond the specification.
+
+limit_gi: so many GiB may all compiled programs in a compile_dir have; those that were not used for longest are removed
+    when a new one has been compiled.
+"""
+
+performance = FlagGroup(
+    "csx.performance",
+    {
+        "start_interpreted": boolean(False),
+    },
+)
+"""Flags for speed.
+
+start_interpreted: steps run interpreted at once, while a process in the background compiles them, and go on compiled as
+    soon as it is done. Ours, beyond the specification; off by default, since random numbers and the last bits of
+    results change at a step that depends on the clock.
 """

@@ -27,8 +27,8 @@ class CsxBackend(Backend):
         artifact_dir: Folder for artifacts; default `./cerebras_logs`.
         compile_dir: Folder of the compile cache; default `/opt/cerebras/cached_compile` where that can be
             written, otherwise the user's cache folder.
-        compile_only: Trace and compile, execute nothing.
-        validate_only: Trace, compile and execute nothing.
+        compile_only: Trace and compile one step, execute nothing, and show the report of it.
+        validate_only: Trace one step, compile and execute nothing, and show the report of it.
         cluster_config: A ClusterConfig. By default one system, which is this process; under torchrun, one for each of
             its processes, of which the first runs the program and the others never return from here.
 
@@ -72,7 +72,11 @@ class CsxBackend(Backend):
             return None
         executable = self.appliance.load(program, example, self.compile_dir)
         self._meter.add(executable, program.graph)
-        return None if self.compile_only else executable
+        if not self.compile_only:
+            return executable
+        if self.report.entries:
+            self.report.entries[-1].made = getattr(executable, "made", None)
+        return None
 
     def flops_done(self) -> int | None:
         """The floating-point operations of all programs that have run."""

@@ -12,8 +12,9 @@ import numpy as np
 import torch
 
 import cstorch
-from cstorch.command_line.output import as_json, size_text, write_json
+from cstorch.command_line.output import as_json, write_json
 from cstorch.errors import CheckpointContentError, CheckpointError
+from cstorch.sizes import size_text
 from cstorch.storage.load import opened_checkpoint
 from cstorch.storage.reference_writer import write_reference
 from cstorch.storage.safetensors import write_safetensors

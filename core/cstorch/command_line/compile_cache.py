@@ -8,8 +8,9 @@ from pathlib import Path
 
 import click
 
-from cstorch.command_line.output import as_json, size_text, write_json
+from cstorch.command_line.output import as_json, write_json
 from cstorch.compiler import cache as compile_cache
+from cstorch.sizes import size_text
 
 _folder = click.option(
     "--compile-dir", type=click.Path(file_okay=False, path_type=Path), help="The folder; by default the usual one."
@@ -25,16 +26,25 @@ def cache() -> None:
 @_folder
 @as_json
 def list_(compile_dir: Path | None, json_: bool) -> None:
-    """List the compiled programs, the oldest first."""
+    """List the compiled programs, those first that were not used for longest."""
     folder = _existing(compile_dir)
     entries = compile_cache.entries(folder)
     if json_:
-        programs = [{"key": entry.key, "bytes": entry.size, "compiled": entry.time} for entry in entries]
+        programs = [
+            {
+                "key": entry.key,
+                "step": entry.step,
+                "bytes": entry.size,
+                "compiled": entry.time,
+                "used": entry.used,
+            }
+            for entry in entries
+        ]
         write_json({"folder": str(folder), "programs": programs})
         return
     for entry in entries:
         when = datetime.fromtimestamp(entry.time).isoformat(" ", "seconds")
-        click.echo(f"{entry.key}  {when}  {size_text(entry.size):>10}")
+        click.echo(f"{entry.key}  {when}  {size_text(entry.size):>10}  {entry.step}".rstrip())
     click.echo(f"{len(entries)} programs, {size_text(sum(entry.size for entry in entries))} in {folder}")
 
 

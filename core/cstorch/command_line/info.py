@@ -18,9 +18,10 @@ import torch
 
 import cstorch
 from cstorch._torch_private.inductor import cpp_compiler
-from cstorch.command_line.output import as_json, size_text, write_json
+from cstorch.command_line.output import as_json, write_json
 from cstorch.compiler import cache
 from cstorch.compiler.native import has_compiler
+from cstorch.sizes import size_text
 
 _PACKAGES = (
     "torch",

@@ -13,8 +13,6 @@ import click
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
-
 
 def as_json(command: F) -> F:
     """Give a command the option --json, as its argument `json_`."""
@@ -24,14 +22,6 @@ def as_json(command: F) -> F:
 def write_json(value: Any) -> None:
     """Write a value to standard output."""
     click.echo(json.dumps(value, indent=2))
-
-
-def size_text(count: float) -> str:
-    """A number of bytes with a fitting unit."""
-    unit = 0
-    while count >= 1024 and unit < len(_UNITS) - 1:
-        count, unit = count / 1024, unit + 1
-    return f"{count:.0f} {_UNITS[unit]}" if unit == 0 else f"{count:.1f} {_UNITS[unit]}"
 
 
 def is_script(target: str) -> bool:

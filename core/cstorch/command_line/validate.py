@@ -15,13 +15,12 @@ import click
 import cstorch
 from cstorch.backend import backend
 from cstorch.backends.csx import debug
-from cstorch.command_line.output import as_json, is_script, named, size_text, write_json
+from cstorch.command_line.output import as_json, is_script, named, write_json
 from cstorch.constraints import broken_rule
 from cstorch.errors import CstorchError, NotExecutedError
-from cstorch.validation import StepReport, Validation
+from cstorch.report.text import step_lines
+from cstorch.validation import Validation
 from cstorch.where import is_ours
-
-_MOST_KINDS = 8
 
 
 def _show_rules(context: click.Context, parameter: click.Parameter, value: bool) -> None:
@@ -141,16 +140,4 @@ def _lines(validation: Validation, error: str | None) -> Iterator[str]:
         yield f"  - {finding}"
     for step in steps:
         yield ""
-        yield from _step(step)
-
-
-def _step(step: StepReport) -> Iterator[str]:
-    kinds = [f"{name} {count}" for name, count in step.operations.items()]
-    if len(kinds) > _MOST_KINDS:
-        kinds[_MOST_KINDS:] = [f"{len(kinds) - _MOST_KINDS} other kinds"]
-    yield step.step
-    yield f"  operations  {sum(step.operations.values())}: {', '.join(kinds)}"
-    yield f"  FLOPs       {step.flops:,} a step, in matrix products, convolutions and attention"
-    yield f"  state       {step.state_tensors} tensors, {size_text(step.state_bytes)}"
-    yield f"  inputs      {', '.join(step.inputs) or 'none'}"
-    yield f"  outputs     {step.outputs}"
+        yield from step_lines(step)

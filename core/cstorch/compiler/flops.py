@@ -21,6 +21,20 @@ _FORMULAS = {
 }
 
 
+def has_formula(node: fx.Node) -> bool:
+    """Whether the floating-point operations of a node are counted."""
+    return getattr(node.target, "overloadpacket", None) in _FORMULAS
+
+
+def flops_of(node: fx.Node) -> int:
+    """The floating-point operations of a node: of a matrix product, a convolution or attention; 0 for others."""
+    formula = _FORMULAS.get(getattr(node.target, "overloadpacket", None))
+    if formula is None:
+        return 0
+    args, kwargs = fx.map_arg((node.args, node.kwargs), lambda n: n.meta["val"])
+    return int(formula(*args, **kwargs, out_val=node.meta["val"]))
+
+
 def count_flops(graph: fx.GraphModule) -> int:
     """The floating-point operations of one run: those of matrix products, convolutions and attention.
 
@@ -29,13 +43,7 @@ def count_flops(graph: fx.GraphModule) -> int:
     Args:
         graph: A graph whose nodes carry the values of the trace (`meta["val"]`).
     """
-    total = 0
-    for node in graph.graph.nodes:
-        formula = _FORMULAS.get(getattr(node.target, "overloadpacket", None))
-        if formula is not None:
-            args, kwargs = fx.map_arg((node.args, node.kwargs), lambda n: n.meta["val"])
-            total += int(formula(*args, **kwargs, out_val=node.meta["val"]))
-    return total
+    return sum(map(flops_of, graph.graph.nodes))
 
 
 class FlopMeter:

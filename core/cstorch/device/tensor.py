@@ -57,6 +57,7 @@ class Observer:
         attribute_changes: How often a watched attribute of some module has been assigned.
         watched: Names of the module attributes that programs depend on.
         host_changes: How often a csx tensor has been given other contents to hold (not: written to).
+        refused: The reads of values that were refused while a step is traced.
     """
 
     def __init__(self) -> None:
@@ -65,6 +66,7 @@ class Observer:
         self.host_changes = 0
         self.attribute_changes = 0
         self.watched: set[str] = set()
+        self.refused: list[str] = []
 
 
 observer = Observer()
@@ -79,6 +81,7 @@ _READERS = {
 
 def refuse_read(what: str, tensor: CsxTensor | None = None) -> ValueReadError:
     """The error for reading `tensor`, a handle, naming the user's line and the two remedies."""
+    observer.refused.append(f"{what} at {user_line()}")
     if tensor is not None and tensor._cell is CONSUMED:
         return ValueReadError(
             f"{what} at {user_line()}: this gradient is not kept. A traced step that clears gradients, computes them "

@@ -41,3 +41,8 @@ class Guards:
         now, words = self._scope.host.evaluate(code, numbers), self._scope.host.describe(code)
         before = self._scope.guards[code]
         return f"a number that the step branches on has changed: {words} is {now!r}, before it was {before!r}"
+
+    def in_words(self) -> list[str]:
+        """What must hold, guard by guard, in the words of the user's program."""
+        describe = self._scope.host.describe
+        return [f"{describe(code)} is {outcome!r}" for code, outcome in self._scope.guards.items()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,6 +59,15 @@ class ModuleGuards:
             if now is not value:
                 _ModuleAttributes(module)[name] = value
         return None
+
+    def in_words(self) -> list[str]:
+        """What is expected, in words."""
+        modes = Counter(training for _, training in self.modes)
+        said = [f"{count} modules are in {'training' if mode else 'eval'} mode" for mode, count in modes.items()]
+        for module, name, value in self.read:
+            is_now = repr(value) if is_compared(value) else f"the same {type(value).__name__}"
+            said.append(f"{type(module).__name__}.{name} is {is_now}")
+        return said
 
 
 def _take_over(place: Any, value: Any) -> bool:

@@ -83,6 +83,7 @@ class Program:
         name: The step function's name.
         parts: Positions of the step's tensor arguments that are divided among several systems.
         passes: What tells the graph passes of plugins that `graph` has been through from others.
+        why: Why the step was traced, in words.
     """
 
     graph: fx.GraphModule
@@ -103,6 +104,7 @@ class Program:
     name: str
     parts: list[int] = field(default_factory=list)
     passes: tuple[str, ...] = ()
+    why: str = ""
 
     def matches(self, numbers: list[Number]) -> bool:
         """Whether the program is right for a call now."""
@@ -139,3 +141,14 @@ class Program:
             if not optimizer.holds():
                 return optimizer.mismatch()
         return self.holds.failed(numbers) or "nothing has changed"
+
+    def guard_words(self) -> list[str]:
+        """What must hold for the program to be used again, in words, beside the structure of its arguments."""
+        parameters = f"requires_grad of {len(self.requires_grad)} parameters is as it was"
+        optimizers = [f"{type(o.optimizer).__name__} has the groups and state it had" for o in self.optimizers]
+        return [
+            *self.modules.in_words(),
+            *([parameters] if self.requires_grad else []),
+            *dict.fromkeys(optimizers),
+            *self.holds.in_words(),
+        ]

@@ -13,6 +13,7 @@ import types
 import warnings
 import weakref
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -245,10 +246,10 @@ class TracedStep:
         leaves: list[torch.Tensor],
         numbers: list[Number],
     ) -> BoundProgram:
-        why = self._announce(key, numbers)
+        why, expected = self._announce(key, numbers)
         profile = backend.profile or contextlib.nullcontext
-        with profile("trace"):
-            program = self._watched(why, backend, args, kwargs, leaves, numbers)
+        with profile("trace"), backend.report.watching(self.__name__):
+            program = replace(self._watched(None if expected else why, backend, args, kwargs, leaves, numbers), why=why)
             own = first_parts(leaves, program.parts, backend.systems)
             example = BoundProgram(program, None).inputs(own, numbers)
         with no_autocast(), profile("compile"):  # its casts are in the graph
@@ -310,11 +311,11 @@ class TracedStep:
         compare(bound.program, now)
         bound.take_first(now)
 
-    def _announce(self, key: Any, numbers: list[Number]) -> str | None:
-        """Log the trace; warn of the second program, refuse one too many. Returns why, if unexpected."""
+    def _announce(self, key: Any, numbers: list[Number]) -> tuple[str, bool]:
+        """Log the trace; warn of the second program, refuse one too many. Returns why, and whether that is usual."""
         if self._count == 0:
             logger.info("tracing %r", self.__name__)
-            return None
+            return "the first call", True
         why = self._difference(key, numbers)
         if self._count >= PROGRAM_LIMIT:
             raise ProgramLimitError(
@@ -333,7 +334,7 @@ class TracedStep:
                 stacklevel=4,
             )
         logger.info("%s", message)
-        return None if expected else why
+        return why, expected
 
     def _difference(self, key: Any, numbers: list[Number]) -> str:
         if self._programs.get(key):

@@ -6,7 +6,6 @@ import itertools
 import json
 import logging
 import math
-import os
 import sys
 import time
 import warnings
@@ -20,6 +19,7 @@ from cstorch import constraints
 from cstorch.backend import backend as get_backend
 from cstorch.device.tensor import observer
 from cstorch.errors import BackendError, DataError
+from cstorch.run_folder import make_run_folder
 from cstorch.storage import wait_for_saves
 from cstorch.tracing.context import Iteration, context
 from cstorch.utils.data.batch_size import infer_batch_size
@@ -114,7 +114,7 @@ class DataExecutor:
     def artifact_dir(self) -> Path:
         """The folder of this run below the backend's artifact_dir, made when first asked for."""
         if self._artifact_dir is None:
-            self._artifact_dir = _make_run_folder(self.backend.artifact_dir / "executors")
+            self._artifact_dir = make_run_folder(self.backend.artifact_dir / "executors")
         return self._artifact_dir
 
     def __len__(self) -> int:
@@ -194,12 +194,13 @@ class DataExecutor:
             constraints.report(
                 [constraints.Finding(rule, user_line(), f"weights are read in iteration {self.iteration}")]
             )
-        warnings.warn(
+        said = (
             f"weights are read at {user_line()} in iteration {self.iteration}, which is no checkpoint step. The "
             "embedded appliance has them at hand, a real system gives them at checkpoint steps only: read them in a "
-            "function decorated with @cstorch.checkpoint_closure, and say DataExecutor(checkpoint_steps=...).",
-            stacklevel=2,
+            "function decorated with @cstorch.checkpoint_closure, and say DataExecutor(checkpoint_steps=...)."
         )
+        self.backend.report.note(said)
+        warnings.warn(said, stacklevel=2)
 
     def _write_profile(self) -> None:
         if not self.profiler:
@@ -288,20 +289,3 @@ def _activation_steps(steps: int | None, checkpoint_steps: Any, num_steps: int) 
             stacklevel=3,
         )
     return common
-
-
-def _make_run_folder(parent: Path) -> Path:
-    parent.mkdir(parents=True, exist_ok=True)
-    number = 1 + max((int(p.name) for p in parent.iterdir() if p.name.isdigit()), default=0)
-    while True:
-        folder = parent / f"{number:06d}"
-        try:
-            folder.mkdir()
-            break
-        except FileExistsError:
-            number += 1
-    latest = parent / f".latest.{os.getpid()}"
-    latest.unlink(missing_ok=True)
-    latest.symlink_to(folder.name)
-    os.replace(latest, parent / "latest")
-    return folder
