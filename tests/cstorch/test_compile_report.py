@@ -163,7 +163,7 @@ def test_nothing_is_run_and_the_report_is_shown(mode, compile_cache, capsys):
             net, run = make()
         run()
         assert all(parameter.is_pending for parameter in net.parameters())  # no memory was taken
-    shown = capsys.readouterr().out.splitlines()
+    shown = capsys.readouterr().err.splitlines()
     assert shown[0] == "training_step"
     assert shown.count("training_step") == 1
     assert f"  compiled    {'no' if mode == 'validate_only' else 'interpreted: CSTORCH_INTERPRET is set'}" in shown
@@ -173,7 +173,7 @@ def test_nothing_is_run_and_the_report_is_shown(mode, compile_cache, capsys):
 
 def test_a_usual_run_shows_nothing(csx, capsys):
     make()[1]()
-    assert capsys.readouterr().out == ""
+    assert capsys.readouterr() == ("", "")
 
 
 def test_a_folder_that_cannot_be_written_does_not_end_the_run(compile_cache, tmp_path):

@@ -32,7 +32,7 @@ class RunReport:
     """Collects the programs of a backend and writes `report.html`, `report.txt`, `report.json` and their graphs.
 
     They lie in `<artifact_dir>/compile/000001`, with a link `latest`, and are written when a program is made, not when
-    it runs. A backend that only validates or compiles shows each program on standard output as well.
+    it runs. A backend that only validates or compiles shows each program on standard error as well.
 
     Args:
         backend: The backend.
@@ -145,8 +145,8 @@ class RunReport:
         from cstorch.report.text import entry_lines, finding_lines
 
         for entry in self.entries[self._said :]:
-            sys.stdout.write("".join(f"{line}\n" for line in entry_lines(entry)))
+            sys.stderr.write("".join(f"{line}\n" for line in entry_lines(entry)))
         if self._said < len(self.entries):
             self._said = len(self.entries)
             lines = finding_lines(self.findings, self.refused)
-            sys.stdout.write("".join(f"{line}\n" for line in [*lines, f"report: {self.folder / 'report.html'}"]))
+            sys.stderr.write("".join(f"{line}\n" for line in [*lines, f"report: {self.folder / 'report.html'}"]))
