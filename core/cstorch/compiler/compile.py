@@ -28,6 +28,19 @@ from cstorch.trust import is_trusted
 logger = logging.getLogger("cstorch.compile")
 
 
+class CachedExecutable(NativeExecutable):
+    """A library in the cache.
+
+    Args:
+        path: The library.
+        made: How it was made, for reports.
+    """
+
+    def __init__(self, path: Path, made: Made) -> None:
+        super().__init__(path)
+        self.made = made
+
+
 def interpreting() -> bool:
     """Whether programs are interpreted by choice: the environment variable CSTORCH_INTERPRET is set."""
     return os.environ.get("CSTORCH_INTERPRET", "") not in ("", "0")
@@ -81,7 +94,7 @@ def warn_of_failure(name: str, reason: str) -> None:
     )
 
 
-def build(program: Program, example: list[torch.Tensor], path: Path) -> NativeExecutable:
+def build(program: Program, example: list[torch.Tensor], path: Path) -> CachedExecutable:
     """The library of a program, loaded from `path`, or compiled there by this process or another at the same time.
 
     Args:
@@ -101,20 +114,22 @@ def build(program: Program, example: list[torch.Tensor], path: Path) -> NativeEx
         for left in path.parent.glob(".compiling-*"):  # by a process that was killed
             shutil.rmtree(left, ignore_errors=True)
         with CompileProgress(what) as progress:
+            path.parent.mkdir(mode=0o755, exist_ok=True)
             compile_native(program, example, path)
+            path.chmod(0o755)  # whatever the umask is: what others can write is not loaded
         cache.describe(path, step=program.name, operations=operations, seconds=round(progress.seconds, 1))
         made = Made("compiled", progress.seconds, str(path), peak_bytes=_peak_bytes())
-        executable = NativeExecutable(path, made)
+        executable = CachedExecutable(path, made)
     cache.make_room(path.parent.parent, path, csx.cache.limit_gi * 2**30)
     return executable
 
 
-def _load(path: Path, what: str) -> NativeExecutable | None:
+def _load(path: Path, what: str) -> CachedExecutable | None:
     """The library at `path`; None where there is none, or none that can be loaded."""
     start = time.perf_counter()
     try:
         if is_trusted(path):
-            executable = NativeExecutable(path, Made("loaded from the cache", path=str(path)))
+            executable = CachedExecutable(path, Made("loaded from the cache", path=str(path)))
             executable.made = dataclasses.replace(executable.made, seconds=time.perf_counter() - start)
             cache.note_use(path)
             logger.info("loaded %s from %s", what, path.parent)

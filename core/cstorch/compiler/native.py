@@ -11,7 +11,6 @@ import torch
 
 from cstorch._torch_private.inductor import aot_compile, check_descriptions, cpp_compiler, load_library, lower_as_buffer
 from cstorch.compiler.bias import unfuse_bias
-from cstorch.compiler.made import Made
 from cstorch.compiler.passes import copy_graph
 from cstorch.compiler.realize import realize_scalars
 from cstorch.tracing.program import Program
@@ -35,14 +34,13 @@ class NativeExecutable:
 
     Args:
         path: The library, as made by `compile_native`.
-        made: How it was made, for reports.
 
     Attributes:
         runs: How often it has run.
     """
 
-    def __init__(self, path: Path, made: Made) -> None:
-        self.path, self.made = path, made
+    def __init__(self, path: Path) -> None:
+        self.path = path
         self._run = load_library(str(path))
         self.runs = 0
 
@@ -75,12 +73,11 @@ def compile_native(program: Program, example: list[torch.Tensor], target: Path) 
     """
     lower_as_buffer(torch.ops.cstorch.realize.default)
     graph = unfuse_bias(realize_scalars(copy_graph(program.graph)))
-    target.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".compiling-", dir=target.parent) as folder:
         options = {**options_now(), "aot_inductor.output_path": str(Path(folder) / "library.so")}
         made = Path(aot_compile(graph, example, options))
         check_descriptions(Path(folder))
         for description in Path(folder).glob("*.wrapper.json"):  # how to call operators that have no C entry point
             description.replace(target.with_suffix(".json"))
-        made.chmod(0o755)  # whatever the umask: what others can write is not loaded
         made.replace(target)
