@@ -50,3 +50,36 @@ def test_cerebras_stays_a_namespace_package():
     import cerebras
 
     assert cerebras.__file__ is None
+
+
+def test_the_reference_beside_us_is_one_clear_error(tmp_path):
+    info = tmp_path / "cerebras_pytorch-2.10.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: cerebras_pytorch\nVersion: 2.10.0\n")
+    code = f"import sys; sys.path.append({str(tmp_path)!r})\nimport cstorch\nimport cerebras.pytorch"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "BackendError: cerebras-pytorch 2.10.0, the reference implementation, is installed beside" in done.stderr
+    assert "pip uninstall cerebras-pytorch" in done.stderr
+
+
+def test_backend_is_a_callable_and_a_module():
+    code = """
+import importlib
+import cerebras.pytorch as cstorch
+with cstorch.backend("CPU") as made:
+    from cerebras.pytorch.backend import Backend
+    import cerebras.pytorch.backend
+    importlib.import_module("cerebras.pytorch.backend")
+    assert isinstance(made, Backend)
+    assert cstorch.backend() is made
+    assert cerebras.pytorch.backend.backend() is made
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_another_tree_may_add_to_the_namespace(tmp_path):
+    (tmp_path / "cerebras" / "modelzoo").mkdir(parents=True)
+    (tmp_path / "cerebras" / "modelzoo" / "__init__.py").write_text("here = 1\n")
+    code = f"import sys; sys.path.append({str(tmp_path)!r})\nimport cerebras.pytorch, cerebras.modelzoo"
+    subprocess.run([sys.executable, "-c", code], check=True)

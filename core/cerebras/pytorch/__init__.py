@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.abc
 import importlib.machinery
+import importlib.metadata
 import importlib.util
 import sys
 import types
@@ -40,5 +41,21 @@ class _AliasFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             module.__spec__ = spec.loader_state
 
 
+def _refuse_the_reference() -> None:
+    """Two distributions under one name: whichever is installed last has overwritten files of the other."""
+    for name in ("cerebras-pytorch", "cerebras_pytorch"):
+        try:
+            version = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        raise cstorch.errors.BackendError(
+            f"{name} {version}, the reference implementation, is installed beside lightning-cerebras, and both are "
+            "`cerebras.pytorch`. Keep one: `pip uninstall cerebras-pytorch` to run on this machine (and reinstall "
+            "lightning-cerebras, whose files it may have replaced), or use an environment of its own for each. "
+            "`import cstorch` works either way."
+        )
+
+
+_refuse_the_reference()
 sys.meta_path.insert(0, _AliasFinder())
 sys.modules[_ALIAS] = cstorch

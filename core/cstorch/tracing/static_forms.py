@@ -157,7 +157,7 @@ def _one_hot(x: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
     if num_classes < 1:
         raise refuse_read("one_hot() without num_classes, which counts the classes: give num_classes;")
     made = torch.zeros((*x.shape, num_classes), dtype=torch.int64, device=x.device)
-    return made.scatter_(-1, x.unsqueeze(-1), 1)
+    return made.scatter_(-1, x.unsqueeze(-1).long(), 1)
 
 
 def _tensor_split(x: torch.Tensor, indices_or_sections: Any, dim: int = 0) -> Any:
@@ -173,6 +173,17 @@ def _equal(x: torch.Tensor, other: torch.Tensor) -> Any:
 
 def _allclose(x: torch.Tensor, other: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
     return torch.isclose(x, other, *args, **kwargs).all()
+
+
+def _with_int32_labels(function: Callable[..., torch.Tensor]) -> Callable[..., Any]:
+    """A loss that takes class labels of int32, which are usual on csx and which PyTorch's kernels refuse."""
+
+    def form(x: torch.Tensor, target: Any, *args: Any, **kwargs: Any) -> Any:
+        if not isinstance(target, torch.Tensor) or target.dtype is not torch.int32:
+            return NotImplemented
+        return function(x, target.long(), *args, **kwargs)
+
+    return form
 
 
 FORMS: dict[Any, Callable[..., Any]] = {
@@ -196,6 +207,8 @@ FORMS: dict[Any, Callable[..., Any]] = {
     F.batch_norm: _batch_norm,
     F.ctc_loss: ctc_loss,
     torch.ctc_loss: ctc_loss,
+    F.cross_entropy: _with_int32_labels(F.cross_entropy),
+    F.nll_loss: _with_int32_labels(F.nll_loss),
     F.linear_cross_entropy: _linear_cross_entropy,
     F.one_hot: _one_hot,
     torch.tensor_split: _tensor_split,

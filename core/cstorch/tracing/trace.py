@@ -25,6 +25,7 @@ from cstorch.tracing.guards import Guards
 from cstorch.tracing.host_code import HostCode
 from cstorch.tracing.host_random import HostRandom
 from cstorch.tracing.host_values import with_host_values
+from cstorch.tracing.iterators import Iterators
 from cstorch.tracing.modules import ModuleWatch
 from cstorch.tracing.optimizers import OptimizerSteps
 from cstorch.tracing.program import Effect, Output, Program, ScalarSlot
@@ -139,6 +140,7 @@ def trace(
     try:
         args, kwargs = nest.map_leaves(inside, args), nest.map_leaves(inside, kwargs)
         rebinding = look_around(recorder, watch, step, nest.leaves((args, kwargs)))
+        iterators = Iterators(rebinding.holders)
         with contextlib.ExitStack() as stack:
             if torch.is_inference_mode_enabled():
                 stack.enter_context(torch.inference_mode(False))
@@ -163,6 +165,7 @@ def trace(
             with draws.watching(rebinding.holders), around or contextlib.nullcontext():
                 returned = step(*args, **kwargs)
             stepper.tables.conceal(by_user=True)
+            iterators.warn_of_taken(name)
             rebinding.settle(recording, name)
             program = _finish(recorder, recording, returned, watch, stepper, parallel, name)
     except BaseException:

@@ -1,0 +1,117 @@
+"""What public programs for cerebras.pytorch do and plain PyTorch would trip over."""
+
+import warnings
+
+import cstorch
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+LOSSES = {
+    "cross_entropy": lambda x, y: F.cross_entropy(x, y),
+    "module": lambda x, y: nn.CrossEntropyLoss(ignore_index=2, label_smoothing=0.1)(x, y),
+    "nll": lambda x, y: F.nll_loss(F.log_softmax(x, -1), y, weight=torch.ones_like(x)[0]),
+    "one_hot": lambda x, y: (F.one_hot(y, 5) * x).sum(),
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_class_labels_of_int32(csx, name):
+    step = cstorch.trace(lambda x, y: LOSSES[name](x, y))
+    seen = []
+    keep = cstorch.step_closure(seen.append)
+    for seed in range(3):
+        x, y = torch.randn(4, 5), torch.randint(5, (4,), generator=torch.Generator().manual_seed(seed))
+        keep(step(x, y.int()))
+        torch.testing.assert_close(seen[-1], LOSSES[name](x, y).to(seen[-1].dtype))
+
+
+def train(input_fn, steps=6):
+    """The losses of a few steps."""
+    torch.manual_seed(0)
+    model = nn.Linear(3, 4)
+    compiled = cstorch.compile(model, cstorch.backend())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    losses = []
+    keep = cstorch.step_closure(lambda loss: losses.append(loss.item()))
+
+    @cstorch.trace
+    def step(batch):
+        loss = F.cross_entropy(compiled(batch[0]), batch[1])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    for batch in cstorch.utils.data.DataExecutor(cstorch.utils.data.DataLoader(input_fn), num_steps=steps):
+        keep(step(batch))
+    return losses
+
+
+def data(index):
+    source = torch.Generator().manual_seed(index)
+    return torch.randn(4, 3, generator=source), torch.randint(4, (4,), generator=source)
+
+
+class Items(torch.utils.data.Dataset):
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, index):
+        return data(index)
+
+
+def of_a_generator():
+    yield from map(data, range(3))
+
+
+def of_torch_workers():
+    return torch.utils.data.DataLoader(Items(), batch_size=None, num_workers=1, persistent_workers=True)
+
+
+def test_input_functions_of_client_programs(csx):
+    expected = train(lambda: [data(i) for i in range(3)])
+    assert len(set(expected)) == 6
+    assert train(of_a_generator) == expected
+    assert train(of_torch_workers) == expected
+
+
+def parameters(model):
+    yield from model.parameters()
+
+
+ITERATORS = {
+    "expression": (lambda model: (p for p in model.parameters()), list, "exhausts left, which"),
+    "function": (parameters, list, "exhausts left, which"),
+    "list": (lambda model: iter(list(model.parameters())), list, "exhausts left, which"),
+    "next": (lambda model: iter([1.0, 2.0, 3.0]), next, "takes values from left, which"),
+    "some": (lambda model: (float(n) for n in range(9)), next, "takes values from left, which"),
+}
+
+
+@pytest.mark.parametrize("kind", ITERATORS)
+def test_an_iterator_of_the_closure_is_named(csx, kind):
+    make, take, message = ITERATORS[kind]
+    model = nn.Linear(2, 2)
+    left = make(cstorch.compile(model, csx)._model)
+
+    @cstorch.trace
+    def step(x):
+        taken = take(left)
+        return model(x).sum() * (taken if isinstance(taken, float) else 1)
+
+    with pytest.warns(UserWarning, match=f"the traced step 'step' {message} is an iterator"):
+        step(torch.ones(1, 2))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        step(torch.ones(1, 2))
+
+
+def test_an_iterator_that_the_step_leaves_alone_is_not_named(csx):
+    left = (p for p in [1])
+    step = cstorch.trace(lambda x: x * (1 if left is not None else 2))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        step(torch.ones(1, 2))
+    assert list(left) == [1]
