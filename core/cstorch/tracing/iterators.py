@@ -35,9 +35,9 @@ class Iterators:
             what = f"exhausts {', '.join(ended)}" if ended else f"takes values from {listed}"
             warnings.warn(
                 f"the traced step {name!r} {what}, which is an iterator. Its Python ran once, while it was traced: "
-                "every run of the program repeats what it did with the values of then, while a backend that runs the step as "
-                "it is, such as CPU, finds the iterator further on or empty at the next step. Make a list of it before "
-                "the step, or take the next value in the loop and pass it as an argument.",
+                "every run of the program repeats what it did with the values of then, while a backend that runs the "
+                "step as it is, such as CPU, finds the iterator further on or empty at the next step. Make a list of "
+                "it before the step, or take the next value in the loop and pass it as an argument.",
                 stacklevel=5,
             )
 

@@ -27,15 +27,29 @@ class RestartableDataLoader(Protocol):
         ...
 
     def load_state_dict(self, state_dict: dict[str, Any], strict: bool = True) -> None:
-        """Continue from a state that `deaggregate_state_dict` returned."""
+        """Continue from a state.
+
+        Args:
+            state_dict: What `deaggregate_state_dict` returned for this worker.
+            strict: Whether a state that does not match is an error; what matches is the implementation's to say.
+        """
         ...
 
     def aggregate_state_dict(self, worker_states: list[dict[str, Any]]) -> dict[str, Any]:
-        """Combine the states of all workers into the one that is saved."""
+        """Combine the states of all workers into the one that is saved.
+
+        Args:
+            worker_states: What `state_dict` returned in each worker, in the order of their ids.
+        """
         ...
 
     def deaggregate_state_dict(self, aggregated_state_dict: dict[str, Any], strict: bool = True) -> dict[str, Any]:
-        """The state for this worker, out of the one that was saved."""
+        """The state for this worker, out of the one that was saved.
+
+        Args:
+            aggregated_state_dict: What `aggregate_state_dict` returned.
+            strict: Whether a state that does not match is an error.
+        """
         ...
 
 
