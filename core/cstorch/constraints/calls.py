@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch.overrides import TorchFunctionMode
 
 from cstorch.constraints.rule import RULES, Finding
 from cstorch.device import CSX, CsxTensor
-from cstorch.where import user_line
+from cstorch.where import is_library, user_line
 
 _Check = Callable[[tuple[Any, ...], dict[str, Any]], bool]
 
@@ -100,7 +101,8 @@ class Calls(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        broken = list(_broken(func, args, kwargs))  # before the call: it may change what a tensor stands for
+        by_user = not is_library(sys._getframe(1).f_code.co_filename)
+        broken = list(_broken(func, args, kwargs, by_user))  # before the call: it may change what a tensor stands for
         out = func(*args, **kwargs)
         if broken:  # a call that raises speaks for itself
             line, name = user_line(), getattr(func, "__name__", str(func))
@@ -109,8 +111,8 @@ class Calls(TorchFunctionMode):
         return out
 
 
-def _broken(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[str]:
-    """Names of the rules that a call breaks."""
+def _broken(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], by_user: bool) -> Iterator[str]:
+    """Names of the rules that a call breaks; what optimizers of torch pass as a number is not the user's to change."""
     first = args[0] if args else None
     if isinstance(first, (list, tuple)) and first:
         first = first[0]
@@ -124,7 +126,7 @@ def _broken(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterato
     if func in _BY_FUNCTION:
         yield _BY_FUNCTION[func]
         return
-    if any(isinstance(kwargs.get(key), CsxTensor) for key in ("alpha", "value")):
+    if by_user and any(isinstance(kwargs.get(key), CsxTensor) for key in ("alpha", "value")):
         yield "tensor-as-number"
     for rule, breaks in _BY_NAME.get(name, ()):
         if breaks(args, kwargs):
