@@ -1,5 +1,7 @@
 """What public programs for cerebras.pytorch do and plain PyTorch would trip over."""
 
+import dataclasses
+import typing
 import warnings
 
 import cstorch
@@ -115,3 +117,20 @@ def test_an_iterator_that_the_step_leaves_alone_is_not_named(csx):
         warnings.simplefilter("error")
         step(torch.ones(1, 2))
     assert list(left) == [1]
+
+
+def test_one_line_makes_either_backend():
+    for kind in ("CPU", "CSX"):
+        config = cstorch.distributed.ClusterConfig(num_workers_per_csx=1)
+        with cstorch.backend(kind, cluster_config=config) as made:
+            assert made.cluster_config is config
+        with pytest.raises(TypeError, match="cluster_config is a int, expected a ClusterConfig"):
+            cstorch.backend(kind, cluster_config=2)
+
+
+def test_fields_of_cluster_config_make_command_line_options():
+    """Parsers of dataclasses know plain types, and unions of one with None."""
+    hints = typing.get_type_hints(cstorch.distributed.ClusterConfig)
+    for field in dataclasses.fields(cstorch.distributed.ClusterConfig):
+        kinds = [kind for kind in typing.get_args(hints[field.name]) or [hints[field.name]] if kind is not type(None)]
+        assert len(kinds) == 1, field.name

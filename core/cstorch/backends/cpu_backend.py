@@ -7,6 +7,7 @@ import os
 import torch
 
 from cstorch.backends.base import Backend, BackendType
+from cstorch.distributed.cluster_config import ClusterConfig
 
 
 class CpuBackend(Backend):
@@ -14,9 +15,19 @@ class CpuBackend(Backend):
 
     Args:
         artifact_dir: Folder for artifacts; default `./cerebras_logs`.
+        cluster_config: A ClusterConfig, taken so that one line makes either backend. There are no systems and no
+            input workers here; its `python_paths` and `job_time_sec` apply.
+
+    Raises:
+        TypeError: `cluster_config` is none.
     """
 
     backend_type = BackendType.CPU
 
-    def __init__(self, artifact_dir: str | os.PathLike[str] | None = None) -> None:
+    def __init__(
+        self, artifact_dir: str | os.PathLike[str] | None = None, cluster_config: ClusterConfig | None = None
+    ) -> None:
         super().__init__(torch.device("cpu"), artifact_dir)
+        if not isinstance(cluster_config, (ClusterConfig, type(None))):
+            raise TypeError(f"cluster_config is a {type(cluster_config).__name__}, expected a ClusterConfig.")
+        self.cluster_config = cluster_config

@@ -96,7 +96,7 @@ class ClusterConfig:
     """
 
     mgmt_address: str | None = None
-    credentials_path: str | os.PathLike[str] | None = None
+    credentials_path: str | None = None
     num_csx: int = 1
     max_wgt_servers: int = 24
     max_act_per_csx: int = 1
