@@ -1,8 +1,10 @@
 """What public programs for cerebras.pytorch do and plain PyTorch would trip over."""
 
 import dataclasses
+import re
 import typing
 import warnings
+from pathlib import Path
 
 import cstorch
 import pytest
@@ -134,3 +136,20 @@ def test_fields_of_cluster_config_make_command_line_options():
     for field in dataclasses.fields(cstorch.distributed.ClusterConfig):
         kinds = [kind for kind in typing.get_args(hints[field.name]) or [hints[field.name]] if kind is not type(None)]
         assert len(kinds) == 1, field.name
+
+
+EXAMPLES = Path(__file__).parent.parent.parent / "examples" / "README.md"
+
+
+def after(number):
+    """The lines of the porting page's `number`th difference as they are after it."""
+    found = re.findall(r"```diff\n(.*?)```", EXAMPLES.read_text(), re.DOTALL)[number]
+    return "".join(f"{line[1:]}\n" for line in found.splitlines() if not line.startswith("-"))
+
+
+def test_the_porting_page_from_pytorch_is_a_program(capsys):
+    scope = {"torch": torch, "F": F, "Net": lambda: nn.Linear(3, 4), "make_loader": lambda: [data(0), data(1)]}
+    exec(after(0).replace("=1000", "=101"), scope)
+    losses = [float(line.split()[1]) for line in capsys.readouterr().out.splitlines()]
+    assert losses[1] < losses[0]
+    torch.testing.assert_close(torch.load("model.pt")["bias"], scope["model"].bias.detach().cpu())
