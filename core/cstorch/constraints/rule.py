@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 _DOCS = "https://docs.cerebras.net/en/latest/wsc/tutorials/"
-_CLOSURES = "https://training-docs.cerebras.ai/rel-2.10.0/cs-torch/writing-a-custom-training-loop/step-closures"
+_LOOP = "https://training-docs.cerebras.ai/rel-2.4.0/cs-torch/writing-a-custom-training-loop/"
 _API = "https://training-api.cerebras.ai/en/1.9.1/wsc/port/porting-pytorch-to-cs/cstorch-api.html"
-_BRINGUP = "https://github.com/wilkieolin/nubun/blob/main/cerebras/CS3_BRINGUP.md"
-_LIMITS, _STATIC = _DOCS + "cstorch-limitations.html", _DOCS + "static_graphs.html"
+_BRINGUP = "https://github.com/wilkieolin/nubun/blob/fd5942e8dc81ef25be0dcedc16738324d8c4c995/cerebras/CS3_BRINGUP.md"
+_LIMITS = _LOOP + "limitations-of-pytorch-on-cerebras"
+_CLOSURES = "https://training-docs.cerebras.ai/cs-torch/writing-a-custom-training-loop/step-closures"
+_STATIC, _CHECKPOINTS = _DOCS + "static_graphs.html", _DOCS + "checkpointing.html"
 
 
 @dataclass(frozen=True)
@@ -140,7 +142,7 @@ RULES: dict[str, Rule] = {
             "weights-between-checkpoints",
             "weights can be fetched from a system at checkpoint steps only",
             "Read them in a function decorated with @cstorch.checkpoint_closure.",
-            "https://training-docs.cerebras.ai/rel-2.10.0/cs-torch/writing-a-custom-training-loop",
+            _CHECKPOINTS,
         ),
         Rule(
             "attention",
