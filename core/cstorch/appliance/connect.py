@@ -50,7 +50,7 @@ def connect(config: Any, compile_dir: str | os.PathLike[str] | None, executes: b
             f"{config.num_csx} processes."
         )
     if config.num_csx == 1:
-        return LocalAppliance()
+        return LocalAppliance(executes)
     if not executes:
         return _CompilesForSeveral(config.num_csx)
     return _several(config, compile_dir, launched)
@@ -62,6 +62,7 @@ class _CompilesForSeveral(LocalAppliance):
     divides_batches = True
 
     def __init__(self, count: int) -> None:
+        super().__init__(executes=False)
         self._count = count
 
     def load(self, program: Program, example: list[torch.Tensor], compile_dir: Path) -> Executable:

@@ -62,7 +62,7 @@ def compile_program(program: Program, example: list[torch.Tensor], folder: Path)
     reason = why_interpreted()
     if reason:
         return InterpretedExecutable(prepared.graph, reason)
-    path = cache.library_path(cache.trusted_folder(folder), cache.program_key(prepared, example))
+    path = place_of(prepared, example, folder)
     try:
         return build(prepared, example, path)
     except Exception as error:
@@ -70,6 +70,17 @@ def compile_program(program: Program, example: list[torch.Tensor], folder: Path)
         warn_of_failure(program.name, reason)
         logger.debug("compile failed", exc_info=True)
         return InterpretedExecutable(prepared.graph, reason)
+
+
+def place_of(program: Program, example: list[torch.Tensor], folder: Path) -> Path:
+    """Where the library of a program, whose graph has been through the passes, is or will be.
+
+    Args:
+        program: The program.
+        example: Inputs of the right shapes, strides and dtypes.
+        folder: The compile cache.
+    """
+    return cache.library_path(cache.trusted_folder(folder), cache.program_key(program, example))
 
 
 def why_interpreted() -> str:
