@@ -17,7 +17,11 @@ class CSXStrategyMixin:
 
     Args:
         compile_dir: Folder of the compile cache; the default of `cstorch.backend("CSX")` otherwise.
-        artifact_dir: Folder for reports; likewise.
+        artifact_dir: Folder for reports; by default `csx` in the log folder of the Trainer's logger, where it has one,
+            and the default of `cstorch.backend("CSX")` otherwise.
+        compile_only: Trace and compile the steps, run none, and show the report of each. The run ends with a
+            NotExecutedError after the first training step.
+        validate_only: Likewise, without compiling.
         backend: The backend that steps run on: "CSX", or the name of one that a plugin registers and that traces.
         cluster_config: A ClusterConfig; with a `mgmt_address` that a plugin knows, steps run there.
         profiler_activities: Activity classes, or names of those that plugins register, measured over the training
@@ -41,6 +45,8 @@ class CSXStrategyMixin:
         backend: str = "CSX",
         cluster_config: Any = None,
         profiler_activities: list[Any] | None = None,
+        compile_only: bool = False,
+        validate_only: bool = False,
         accelerator: Any = None,
         checkpoint_io: Any = None,
         precision_plugin: Any = None,
@@ -58,6 +64,8 @@ class CSXStrategyMixin:
         options = {"compile_dir": compile_dir, "artifact_dir": artifact_dir, "cluster_config": cluster_config}
         self._backend_name = backend
         self._backend_options = {name: value for name, value in options.items() if value is not None}
+        modes = {"compile_only": compile_only, "validate_only": validate_only}
+        self._backend_options.update((name, True) for name, wanted in modes.items() if wanted)
         self._activities = profiler_activities or []
         self._batch: Any = None
         self.profiler: Any = None
@@ -168,6 +176,7 @@ class CSXStrategyMixin:
         from lightning_cerebras._core.manual import ManualOptimization
         from lightning_cerebras._core.step_context import StepContext
 
+        self._report_beside_logs(trainer)
         super().setup(trainer)  # type: ignore[misc]
         if type(trainer.profiler).__name__ != "PassThroughProfiler":
             self._backend.profile = lambda part: trainer.profiler.profile(f"[CSX].{part}")
@@ -179,6 +188,12 @@ class CSXStrategyMixin:
             else:
                 run: Any = super().training_step  # type: ignore[misc]
                 self._optimization = ManualOptimization(self, trainer, module, context, run)
+
+    def _report_beside_logs(self, trainer: Any) -> None:
+        """Let the backend leave its reports in the log folder of the Trainer's logger, unless told where."""
+        folder = getattr(trainer.logger, "log_dir", None)
+        if self._owns_backend and folder and "artifact_dir" not in self._backend_options:
+            self._backend.artifact_dir = os.path.join(folder, "csx")
 
     def teardown(self) -> None:
         """Bring the module back to the host and end the backend."""

@@ -255,3 +255,22 @@ def test_a_backend_that_runs_nothing_ends_the_fit_after_the_first_step(mode):
     assert backend.programs == 1
     for name, value in module.state_dict().items():
         assert torch.equal(value.cpu(), before[name])
+
+
+@pytest.mark.parametrize("mode", ["validate_only", "compile_only"])
+def test_the_strategy_runs_nothing_and_reports_beside_the_logs(mode, tmp_path, capsys):
+    from lightning.pytorch.loggers import CSVLogger
+
+    from lightning_cerebras import CSXStrategy
+
+    logger = CSVLogger(tmp_path)
+    trainer = L.Trainer(accelerator="csx", strategy=CSXStrategy(**{mode: True}), max_epochs=1, logger=logger,
+                        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False)  # fmt: skip
+    module = Module()
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    with pytest.raises(NotExecutedError, match="nothing is run, so the Trainer cannot go on"):
+        trainer.fit(module, loader("mlp"))
+    assert "training_step\n  operations  " in capsys.readouterr().err
+    assert (tmp_path / "lightning_logs" / "version_0" / "csx" / "compile" / "latest" / "report.html").is_file()
+    for name, value in module.state_dict().items():
+        assert torch.equal(value.cpu(), before[name])

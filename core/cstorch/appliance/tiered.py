@@ -24,7 +24,7 @@ import torch
 
 from cstorch._torch_private.autocast import no_autocast
 from cstorch.appliance.portable import PortableProgram
-from cstorch.appliance.wire import Settings
+from cstorch.appliance.wire import Layout, Settings
 from cstorch.backends import csx
 from cstorch.compiler.compile import build, compile_program, interpreting, place_of, warn_of_failure
 from cstorch.compiler.interpreter import InterpretedExecutable
@@ -78,9 +78,7 @@ class TieredExecutable:
 
     def __init__(self, program: Program, example: list[torch.Tensor], path: Path, message: bytes) -> None:
         self._program, self._path = program, path
-        self._example: list[torch.Tensor] | None = [
-            torch.empty_strided(t.shape, t.stride(), dtype=t.dtype) for t in example
-        ]
+        self._layouts = list(map(Layout.of, example))
         self._interpreted = InterpretedExecutable(program.graph)
         self._now: Any = self._interpreted
         self.made = Made("interpreted while it is compiled")
