@@ -56,9 +56,9 @@ def create_state(recorder: Recorder, optimizer: torch.optim.Optimizer) -> None:
 
 
 def is_of_torch(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether `optimizer` is one of torch.optim, and no subclass."""
+    """Whether `optimizer` is one of torch.optim, and no subclass but those that only have other defaults."""
     module = type(optimizer).__module__
-    return module == "torch.optim" or module.startswith("torch.optim.")
+    return module in ("torch.optim", "cstorch.optim.of_torch") or module.startswith("torch.optim.")
 
 
 def _create_momentum(optimizer: torch.optim.SGD) -> None:

@@ -1,0 +1,137 @@
+"""The base of cstorch's optimizers: a torch.optim.Optimizer whose state can be made before the first step."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch.utils.hooks import RemovableHandle
+
+ParamsT = Iterable[torch.Tensor] | Iterable[dict[str, Any]] | Iterable[tuple[str, torch.Tensor]]
+
+
+class Optimizer(torch.optim.Optimizer):
+    """Base class (`cerebras.pytorch.optim.Optimizer`).
+
+    Subclasses name the state of a parameter in `initial_state` and change the parameters in `step`. Every number of a
+    param_group may be a float or a tensor.
+
+    Args:
+        params: Parameters, or dicts of them: the param_groups.
+        defaults: The numbers of a group that names none.
+        enable_global_step: Whether each parameter counts its steps in `state[p]["global_step"]`.
+    """
+
+    def __init__(self, params: ParamsT, defaults: dict[str, Any], enable_global_step: bool = False) -> None:
+        super().__init__(params, defaults)
+        self.enable_global_step = enable_global_step
+
+    def initial_state(self, parameter: torch.Tensor, group: dict[str, Any]) -> dict[str, torch.Tensor]:
+        """The state of a parameter before the first step, as tensors.
+
+        Args:
+            parameter: The parameter.
+            group: Its param_group.
+        """
+        return {}
+
+    def state_of(self, parameter: torch.Tensor, group: dict[str, Any]) -> dict[str, Any]:
+        """The state of a parameter, made if there is none.
+
+        Args:
+            parameter: The parameter.
+            group: Its param_group.
+        """
+        state: dict[str, Any] = self.state[parameter]
+        if len(state) == 0:
+            state.update(self.initial_state(parameter, group))
+            if getattr(self, "enable_global_step", False):
+                state["global_step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)
+        return state
+
+    @torch.no_grad()
+    def preinitialize(self) -> None:
+        """Make the state of every parameter now; otherwise it is made when the first step begins."""
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.requires_grad:
+                    self.state_of(parameter, group)
+
+    def increment_global_step(self, p: torch.Tensor) -> torch.Tensor:
+        """Count a step of a parameter.
+
+        Args:
+            p: The parameter.
+
+        Returns:
+            The steps so far, a float32 tensor without dimensions.
+        """
+        state = self.state[p]
+        if "global_step" not in state:
+            state["global_step"] = torch.zeros((), dtype=torch.float32, device=p.device)
+        state["global_step"].add_(1)
+        count: torch.Tensor = state["global_step"]
+        return count
+
+    def register_zero_grad_pre_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
+        """Call `hook(optimizer, args, kwargs)` before each `zero_grad`; the handle's `remove` ends that."""
+        return self._zero_grad_hook("_zero_grad_pre_hooks", hook)
+
+    def register_zero_grad_post_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
+        """Call `hook(optimizer, args, kwargs)` after each `zero_grad`; the handle's `remove` ends that."""
+        return self._zero_grad_hook("_zero_grad_post_hooks", hook)
+
+    def _zero_grad_hook(self, table: str, hook: Callable[..., Any]) -> RemovableHandle:
+        hooks: dict[int, Callable[..., Any]] = self.__dict__.setdefault(table, OrderedDict())
+        handle = RemovableHandle(hooks)
+        hooks[handle.id] = hook
+        return handle
+
+    def zero_grad(self, *args: Any, **kwargs: Any) -> None:
+        """Forget the gradients, as `torch.optim.Optimizer.zero_grad`."""
+        for hook in list(self.__dict__.get("_zero_grad_pre_hooks", {}).values()):
+            hook(self, args, kwargs)
+        super().zero_grad(*args, **kwargs)
+        for hook in list(self.__dict__.get("_zero_grad_post_hooks", {}).values()):
+            hook(self, args, kwargs)
+
+    def apply(self, f: Any) -> Any:
+        """`f.apply(self)`, or `f(self)` for a function: how a sparsity algorithm takes hold of an optimizer.
+
+        Args:
+            f: An algorithm or a function.
+        """
+        return f.apply(self) if hasattr(f, "apply") else f(self)
+
+
+def with_gradients(optimizer: torch.optim.Optimizer) -> Iterable[tuple[dict[str, Any], torch.Tensor, torch.Tensor]]:
+    """Each param_group, parameter and gradient of `optimizer` where there is a gradient."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if parameter.grad is not None:
+                yield group, parameter, parameter.grad
+
+
+def loss_of(closure: Callable[[], Any] | None) -> Any:
+    """The loss that a `step(closure)` returns."""
+    if closure is None:
+        return None
+    with torch.enable_grad():
+        return closure()
+
+
+def check_range(optimizer: str, **numbers: tuple[Any, float, float]) -> None:
+    """Refuse a number outside its range.
+
+    Args:
+        optimizer: Its class, for the message.
+        numbers: For each name the number, the least allowed and the first not allowed.
+
+    Raises:
+        ValueError: one is outside.
+    """
+    for name, (value, low, high) in numbers.items():
+        if not low <= value < high:
+            raise ValueError(f"{optimizer} got {name}={value}, expected a number of at least {low} and below {high}.")
