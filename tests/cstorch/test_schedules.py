@@ -86,6 +86,7 @@ def optimizer():
     return torch.optim.SGD([{"params": [nn.Parameter(torch.zeros(2))], "adjust_learning_rate": 3}], lr=9.0)
 
 
+@pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("name", CASES)
 def test_fifty_steps_follow_the_formula(csx, name):
     make, formula = CASES[name]

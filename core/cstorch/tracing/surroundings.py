@@ -253,8 +253,10 @@ def short(value: Any) -> str:
 
 
 def _is_plain_object(value: Any) -> bool:
-    if not hasattr(value, "__dict__") or isinstance(value, torch.optim.Optimizer):
-        return False
+    if not hasattr(value, "__dict__") or isinstance(
+        value, (torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler)
+    ):
+        return False  # followed by optimizers and schedulers, also those of the user
     if isinstance(value, (argparse.Namespace, types.SimpleNamespace)):
         return True
     return type(value).__module__.partition(".")[0] not in LIBRARIES
