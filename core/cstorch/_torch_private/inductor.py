@@ -8,6 +8,7 @@ import json
 import logging
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,20 +17,40 @@ from torch import fx
 
 logger = logging.getLogger("cstorch.compile")
 
-__all__ = ["aot_compile", "check_descriptions", "cpp_compiler", "load_library", "lower_as_buffer"]
+__all__ = ["Epilogue", "aot_compile", "check_descriptions", "cpp_compiler", "load_library", "lower_as_buffer"]
 
 
-def aot_compile(graph: fx.GraphModule, example: list[torch.Tensor], options: dict[str, Any]) -> str:
+@dataclass(frozen=True)
+class Epilogue:
+    """C++ that a library runs behind the graph.
+
+    Attributes:
+        kernels: Source of functions, compiled as the graph's own kernels are.
+        declarations: Of those functions.
+        statements: What to run. `input_data[i]` and `output_data[i]` point to the elements of inputs and outputs.
+        outputs: How many outputs of the graph are outputs of the library; the others are for the statements alone.
+    """
+
+    kernels: str
+    declarations: str
+    statements: str
+    outputs: int
+
+
+def aot_compile(
+    graph: fx.GraphModule, example: list[torch.Tensor], options: dict[str, Any], epilogue: Epilogue | None = None
+) -> str:
     """Compile `graph` into a shared library; the path of the library."""
     import torch._inductor as inductor
     from torch._inductor.exc import InductorError
 
     try:
-        with _lean_runtime():
+        with _rewriting(epilogue, is_lean=True):
             path = inductor.aot_compile(graph, tuple(example), options=options)
     except InductorError as error:
         logger.info("compiling again, against PyTorch's own runtime: %s", str(error).splitlines()[0])
-        path = inductor.aot_compile(graph, tuple(example), options=options)
+        with _rewriting(epilogue, is_lean=False):
+            path = inductor.aot_compile(graph, tuple(example), options=options)
     assert isinstance(path, str), f"expected the path of a library, got {path!r}"
     return path
 
@@ -87,9 +108,51 @@ def lean_source(code: str, interface: str) -> str | None:
     return _CHECKS.sub("", lean)
 
 
+_RUN = re.compile(
+    r"void AOTInductorModel::run_impl\(\s*AtenTensorHandle\*\s*input_handles,[^\n]*\n[^\n]*\n"
+    r"\s*AtenTensorHandle\*\s*output_handles,(?:.|\n)*?\n\) \{\n"
+)
+_END = "} // AOTInductorModel::run_impl"
+_COUNTS = re.compile(r": AOTInductorModelBase\((\d+),\s*(\d+),")
+
+
+def with_epilogue(code: str, epilogue: Epilogue) -> str:
+    """What AOTInductor generated around the kernels, with `epilogue` at the end of a run.
+
+    Raises:
+        NotImplementedError: the code is not of the form that is known.
+    """
+    counts, run = _COUNTS.search(code), _RUN.search(code)
+    if counts is None or run is None or code.count(_END) != 1:
+        raise NotImplementedError("what AOTInductor generates has changed: nothing can run behind the graph")
+    inputs, outputs, kept = int(counts[1]), int(counts[2]), epilogue.outputs
+    begin = f"""{epilogue.declarations}
+{run[0].replace("output_handles,", "returned_handles,")}    AtenTensorHandle output_handles[{outputs}];
+    void* input_data[{inputs}];
+    for (int i = 0; i < {inputs}; ++i)
+        AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_get_data_ptr(input_handles[i], &input_data[i]));
+"""
+    end = f"""    {{
+        std::vector<RAIIAtenTensorHandle> handles;
+        void* output_data[{outputs}];
+        for (int i = 0; i < {outputs}; ++i) {{
+            handles.emplace_back(output_handles[i]);
+            AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_get_data_ptr(output_handles[i], &output_data[i]));
+        }}
+{epilogue.statements}
+        for (int i = 0; i < {kept}; ++i) returned_handles[i] = handles[i].release();
+    }}
+{_END}"""
+    code = code.replace(run[0], begin).replace(_END, end)
+    code = re.sub(
+        r"\n *outputs_info_\[(\d+)\]\.name = [^\n]*", lambda name: name[0] if int(name[1]) < kept else "", code
+    )
+    return _COUNTS.sub(f": AOTInductorModelBase({inputs}, {kept},", code)
+
+
 @contextlib.contextmanager
-def _lean_runtime() -> Iterator[None]:
-    """AOTInductor compiles against `runtime.h` within, where the program allows it."""
+def _rewriting(epilogue: Epilogue | None, is_lean: bool) -> Iterator[None]:
+    """AOTInductor compiles with `epilogue` within, and against `runtime.h` where that is asked for and can be."""
     from torch._inductor import codecache
 
     interface = (Path(codecache.__file__).parent / "codegen" / "aoti_runtime" / "interface.cpp").read_text()
@@ -97,16 +160,19 @@ def _lean_runtime() -> Iterator[None]:
     header_before = codecache._get_cpp_wrapper_header
     lean = False
 
-    def compile_lean(cls: type, graph: Any, wrapper_code: str, *args: Any, **kwargs: Any) -> Any:
+    def compile_rewritten(cls: type, graph: Any, wrapper: str, kernels: str, *args: Any, **kwargs: Any) -> Any:
         nonlocal lean
-        source = lean_source(wrapper_code, interface.strip())
+        source = lean_source(wrapper, interface.strip()) if is_lean else None
         lean = source is not None
-        return compile_before.__func__(cls, graph, wrapper_code if source is None else source, *args, **kwargs)
+        source = wrapper if source is None else source
+        if epilogue is not None:
+            source, kernels = with_epilogue(source, epilogue), kernels + epilogue.kernels
+        return compile_before.__func__(cls, graph, source, kernels, *args, **kwargs)
 
     def header(device: str, aot_mode: bool = False) -> str:
         return str(RUNTIME) if lean and aot_mode else header_before(device, aot_mode=aot_mode)
 
-    codecache.AotCodeCompiler.compile = classmethod(compile_lean)  # type: ignore[assignment]
+    codecache.AotCodeCompiler.compile = classmethod(compile_rewritten)  # type: ignore[assignment]
     codecache._get_cpp_wrapper_header = header
     try:
         yield

@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import fx
 
-from cstorch._torch_private.inductor import aot_compile, check_descriptions, cpp_compiler, load_library, lower_as_buffer
+from cstorch._torch_private.inductor import (
+    Epilogue,
+    aot_compile,
+    check_descriptions,
+    cpp_compiler,
+    load_library,
+    lower_as_buffer,
+)
 from cstorch.compiler.bias import unfuse_bias
 from cstorch.compiler.passes import copy_graph
 from cstorch.compiler.realize import realize_scalars
+from cstorch.compiler.updates import epilogue, split_updates
 from cstorch.tracing.program import Program
 
-GENERATION = 5
+logger = logging.getLogger("cstorch.compile")
+
+GENERATION = 6
 """Counts what `compile_native` makes of a program: raised when a pass is added, so that no older library is loaded."""
 
 OPTIONS: dict[str, Any] = {
@@ -72,11 +84,24 @@ def compile_native(program: Program, example: list[torch.Tensor], target: Path) 
         target: Where the library goes.
     """
     lower_as_buffer(torch.ops.cstorch.realize.default)
-    graph = unfuse_bias(realize_scalars(copy_graph(program.graph)))
     target.parent.mkdir(parents=True, exist_ok=True)
+    graph = copy_graph(program.graph)
+    outputs = len(next(iter(graph.graph.find_nodes(op="output"))).args[0])
+    kernels = split_updates(graph)
+    try:
+        _compile(graph, example, target, epilogue(kernels, outputs) if kernels else None)
+    except Exception:
+        if not kernels:
+            raise
+        logger.info("compiling again, with each parameter's update by itself", exc_info=True)
+        _compile(copy_graph(program.graph), example, target, None)
+
+
+def _compile(graph: fx.GraphModule, example: list[torch.Tensor], target: Path, epilogue: Epilogue | None) -> None:
+    graph = unfuse_bias(realize_scalars(graph))
     with tempfile.TemporaryDirectory(prefix=".compiling-", dir=target.parent) as folder:
         options = {**options_now(), "aot_inductor.output_path": str(Path(folder) / "library.so")}
-        made = Path(aot_compile(graph, example, options))
+        made = Path(aot_compile(graph, example, options, epilogue))
         check_descriptions(Path(folder))
         for description in Path(folder).glob("*.wrapper.json"):  # how to call operators that have no C entry point
             description.replace(target.with_suffix(".json"))
