@@ -35,7 +35,8 @@ class BackendType(enum.Enum):
 class BackendDevice:
     """`backend.device`: a context manager in which a model is built for the device.
 
-    New tensors and modules are on the device. On CSX they are lazy: what creates and initialises them is recorded
+    New tensors and modules are on the device. On CSX they are lazy, unless
+    `csx.debug.lazy_initialization` is off: what creates and initialises them is recorded
     and replayed on first need, and a model that is only compiled or validated never takes its memory. Values
     and random numbers are those of eager PyTorch under the same seed.
     """
@@ -47,7 +48,7 @@ class BackendDevice:
     def __enter__(self) -> BackendDevice:
         with contextlib.ExitStack() as stack:
             stack.enter_context(self.torch_device)
-            if self.torch_device.type == CSX.type:
+            if self.torch_device.type == CSX.type and csx.debug.lazy_initialization:
                 stack.enter_context(lazy.recording())
             self._entered.append(stack.pop_all())
         return self

@@ -56,6 +56,15 @@ def names_of_rules() -> Flag:
     return Flag((), accepts, "a tuple of names of rules, which are in cstorch.constraints.RULES")
 
 
+def arguments() -> Flag:
+    """A flag that is a mapping of names to values, or None."""
+    return Flag(
+        None,
+        lambda value: value is None or (isinstance(value, dict) and all(isinstance(key, str) for key in value)),
+        "None or a dict of names to values",
+    )
+
+
 class FlagGroup:
     """Flags that belong together, read and assigned as attributes.
 
@@ -92,6 +101,9 @@ debug = FlagGroup(
     "csx.debug",
     {
         "retrace_every_iteration": boolean(False),
+        "lazy_initialization": boolean(True),
+        "debug_args": arguments(),
+        "ini": arguments(),
         "check_constraints": boolean(False),
         "silenced_constraints": names_of_rules(),
         "wrk_memory_gi": optional_memory(),
@@ -107,6 +119,9 @@ debug = FlagGroup(
 check_constraints: raise ConstraintError where a traced step does what the real system is publicly known to refuse.
 silenced_constraints: names of rules in `cstorch.constraints.RULES` that are not checked; ours, beyond the reference.
 retrace_every_iteration: run the Python of traced steps at every call, and raise where its graph has changed.
+lazy_initialization: a model built within `backend.device` gets its memory and first values when they are first needed;
+    False: at once. The values are the same.
+debug_args, ini: no effect here: they are for the debugging of a cluster.
 wrk_memory_gi: so many GiB each input worker may allocate; it is then a process of its own even where there is but one.
 act_memory_gi, wgt_memory_gi, execute_crd_memory_gi: so many GiB may activations and gradients, the state (parameters
     and optimizer state), and all of it with the inputs take. A program whose compile report estimates more is an error
@@ -157,6 +172,10 @@ performance = FlagGroup(
     "csx.performance",
     {
         "start_interpreted": boolean(False),
+        "transfer_processes": Flag(
+            5, lambda value: type(value) is int and value > 0, "a whole number of processes above 0"
+        ),
+        "use_speculative_optimizers": boolean(True),
     },
 )
 """Flags for speed.
@@ -164,4 +183,6 @@ performance = FlagGroup(
 start_interpreted: steps run interpreted at once, while a process in the background compiles them, and go on compiled as
     soon as it is done. Ours, beyond the specification; off by default, since random numbers and the last bits of
     results change at a step that depends on the clock.
+transfer_processes: no effect here: host and programs share memory, so nothing is transferred.
+use_speculative_optimizers: no effect here: the update of the weights is part of the program and never waits.
 """
