@@ -21,7 +21,7 @@ from cstorch.summaries import summarize_scalar, summarize_tensor
 from cstorch.tracing.closures import checkpoint_closure, step_closure
 
 if TYPE_CHECKING:
-    from cstorch import constraints, optim, plugins, testing
+    from cstorch import constraints, metrics, nn, optim, plugins, testing
     from cstorch.tracing.step import trace
 
 __version__ = "0.1.0"
@@ -42,6 +42,8 @@ __all__ = [
     "full",
     "full_like",
     "load",
+    "metrics",
+    "nn",
     "ones",
     "ones_like",
     "optim",
@@ -66,6 +68,6 @@ def __getattr__(name: str) -> Any:
         value = importlib.import_module("cstorch.tracing.step").trace
         globals()["trace"] = value
         return value
-    if name in ("constraints", "optim", "plugins", "testing"):  # needed by few programs
+    if name in ("constraints", "metrics", "nn", "optim", "plugins", "testing"):  # needed by few programs
         return importlib.import_module(f"cstorch.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

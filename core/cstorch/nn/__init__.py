@@ -1,0 +1,5 @@
+"""What programs use of `cerebras.pytorch.nn`."""
+
+from cstorch.nn import functional
+
+__all__ = ["functional"]
