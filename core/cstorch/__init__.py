@@ -21,7 +21,7 @@ from cstorch.summaries import summarize_scalar, summarize_tensor
 from cstorch.tracing.closures import checkpoint_closure, step_closure
 
 if TYPE_CHECKING:
-    from cstorch import constraints, metrics, nn, optim, plugins, testing
+    from cstorch import amp, constraints, metrics, nn, optim, plugins, testing
     from cstorch.tracing.step import trace
 
 __version__ = "0.1.0"
@@ -29,6 +29,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Backend",
     "__version__",
+    "amp",
     "backend",
     "backends",
     "checkpoint_closure",
@@ -68,6 +69,6 @@ def __getattr__(name: str) -> Any:
         value = importlib.import_module("cstorch.tracing.step").trace
         globals()["trace"] = value
         return value
-    if name in ("constraints", "metrics", "nn", "optim", "plugins", "testing"):  # needed by few programs
+    if name in ("amp", "constraints", "metrics", "nn", "optim", "plugins", "testing"):  # needed by few programs
         return importlib.import_module(f"cstorch.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

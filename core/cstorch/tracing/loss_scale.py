@@ -12,6 +12,7 @@ import torch
 
 from cstorch._torch_private.tracing import outside_modes
 from cstorch.device import CSX
+from cstorch.device.registration import NAME
 from cstorch.errors import OptimizerError
 from cstorch.tracing.scalars import is_number, plain_number
 from cstorch.where import user_line
@@ -33,6 +34,7 @@ class LossScale:
         growth_factor: What the scale is multiplied by after `growth_interval` steps without overflow.
         backoff_factor: What it is multiplied by after an overflow.
         growth_interval: A number of steps.
+        device: Where the scale is: csx, or cpu for steps that are not traced.
     """
 
     def __init__(
@@ -41,11 +43,13 @@ class LossScale:
         growth_factor: float = 2.0,
         backoff_factor: float = 0.5,
         growth_interval: int = 2000,
+        device: torch.device | str = CSX,
     ) -> None:
+        self._device = torch.device(device)
         numbers = (init_scale, growth_factor, backoff_factor, growth_interval, 0)
         with outside_modes():
             made = [torch.tensor(n, dtype=kind) for n, kind in zip(numbers, _KINDS.values(), strict=True)]
-            self._state = {name: tensor.to(CSX) for name, tensor in zip(_KINDS, made, strict=True)}
+            self._state = {name: tensor.to(self._device) for name, tensor in zip(_KINDS, made, strict=True)}
         self._overflows: dict[int, torch.Tensor] = {}
 
     def scale(self, loss: torch.Tensor) -> torch.Tensor:
@@ -61,7 +65,7 @@ class LossScale:
         if id(optimizer) in self._overflows:
             raise OptimizerError(f"the gradients of {type(optimizer).__name__} are unscaled twice at {user_line()}.")
         inverse = self._state["scale"].double().reciprocal().float()
-        overflow = torch.zeros((), dtype=torch.bool, device=CSX)
+        overflow = torch.zeros((), dtype=torch.bool, device=self._device)
         for parameter in _parameters(optimizer):
             gradient = parameter.grad
             if gradient is None:
@@ -89,17 +93,17 @@ class LossScale:
         if id(optimizer) not in self._overflows:
             self.unscale_(optimizer)
         overflow = self._overflows[id(optimizer)]
+        if self._device.type != NAME:
+            if not overflow:
+                optimizer.step(**kwargs)
+            return
         before = _Before(optimizer)
         optimizer.step(**kwargs)
         before.put_back_where(overflow)
 
     def update(self) -> None:
         """Set the scale of the next step: after an overflow a smaller one, after many steps without, a larger."""
-        state = self._state
-        overflow = torch.zeros((), dtype=torch.bool, device=CSX)
-        for found in self._overflows.values():
-            overflow = overflow | found
-        self._overflows.clear()
+        state, overflow = self._state, self._any_overflow()
         scale, good = state["scale"], state["_growth_tracker"] + 1
         grown = scale * state["growth_factor"]
         grows = good == state["growth_interval"]
@@ -107,6 +111,14 @@ class LossScale:
         next_good = torch.where(grows, torch.zeros_like(good), good)
         scale.copy_(torch.where(overflow, scale * state["backoff_factor"], next_scale))
         state["_growth_tracker"].copy_(torch.where(overflow, torch.zeros_like(good), next_good))
+
+    def _any_overflow(self) -> torch.Tensor:
+        """Whether any gradient that was unscaled in this step was not finite; the step is over."""
+        overflow = torch.zeros((), dtype=torch.bool, device=self._device)
+        for found in self._overflows.values():
+            overflow = overflow | found
+        self._overflows.clear()
+        return overflow
 
     def state_dict(self) -> dict[str, Any]:
         """What `torch.amp.GradScaler.state_dict` holds."""
