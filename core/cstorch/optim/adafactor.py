@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from cstorch.optim.optimizer import Optimizer, ParamsT, loss_of, with_gradients
+from cstorch.optim.optimizer import ParameterOptimizer, ParamsT
 
 
-class Adafactor(Optimizer):
+class Adafactor(ParameterOptimizer):
     """Adafactor (Shazeer and Stern, 2018).
 
     Args:
@@ -72,38 +71,30 @@ class Adafactor(Optimizer):
             state["exp_avg"] = torch.zeros_like(parameter)
         return state
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Change the parameters.
-
-        Args:
-            closure: Computes the loss again, which is returned.
-        """
-        loss = loss_of(closure)
-        for group, parameter, gradient in with_gradients(self):
-            state = self.state_of(parameter, group)
-            lr = group["lr"]
-            if group["scale_parameter"]:
-                lr = lr * torch.clamp(_root_mean_square(parameter), min=group["eps"][1])
-            state["step"].add_(1)
-            decay = 1 - state["step"] ** group["decay_rate"]
-            square = gradient * gradient + group["eps"][0]
-            if parameter.dim() >= 2:
-                row, column = state["exp_avg_sq_row"], state["exp_avg_sq_col"]
-                row.copy_(decay * row + (1 - decay) * square.mean(-1))
-                column.copy_(decay * column + (1 - decay) * square.mean(-2))
-                rows = (row / row.mean(-1, keepdim=True)).rsqrt().unsqueeze(-1)
-                update = gradient * rows * column.rsqrt().unsqueeze(-2)
-            else:
-                mean = state["exp_avg_sq"]
-                mean.copy_(decay * mean + (1 - decay) * square)
-                update = gradient * mean.rsqrt()
-            update = lr * update / torch.clamp(_root_mean_square(update) / group["clip_threshold"], min=1.0)
-            if group["beta1"] is not None:
-                state["exp_avg"].mul_(group["beta1"]).add_((1 - group["beta1"]) * update)
-                update = state["exp_avg"]
-            parameter.sub_(lr * group["weight_decay"] * parameter + update)
-        return loss
+    def update(self, parameter: torch.Tensor, gradient: torch.Tensor, group: dict[str, Any]) -> None:
+        """Change one parameter."""
+        state = self.state_of(parameter, group)
+        lr = group["lr"]
+        if group["scale_parameter"]:
+            lr = lr * torch.clamp(_root_mean_square(parameter), min=group["eps"][1])
+        state["step"].add_(1)
+        decay = 1 - state["step"] ** group["decay_rate"]
+        square = gradient * gradient + group["eps"][0]
+        if parameter.dim() >= 2:
+            row, column = state["exp_avg_sq_row"], state["exp_avg_sq_col"]
+            row.copy_(decay * row + (1 - decay) * square.mean(-1))
+            column.copy_(decay * column + (1 - decay) * square.mean(-2))
+            rows = (row / row.mean(-1, keepdim=True)).rsqrt().unsqueeze(-1)
+            update = gradient * rows * column.rsqrt().unsqueeze(-2)
+        else:
+            mean = state["exp_avg_sq"]
+            mean.copy_(decay * mean + (1 - decay) * square)
+            update = gradient * mean.rsqrt()
+        update = lr * update / torch.clamp(_root_mean_square(update) / group["clip_threshold"], min=1.0)
+        if group["beta1"] is not None:
+            state["exp_avg"].mul_(group["beta1"]).add_((1 - group["beta1"]) * update)
+            update = state["exp_avg"]
+        parameter.sub_(lr * group["weight_decay"] * parameter + update)
 
 
 def _root_mean_square(tensor: torch.Tensor) -> torch.Tensor:

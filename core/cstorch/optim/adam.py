@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from cstorch.optim.optimizer import Optimizer, ParamsT, check_range, loss_of, with_gradients
+from cstorch.optim.optimizer import ParameterOptimizer, ParamsT, check_range
 
 
-class Adam(Optimizer):
+class Adam(ParameterOptimizer):
     """Adam (Kingma and Ba, 2015, end of section 2): step lr sqrt(1 - b2^t) / (1 - b1^t), denominator sqrt(v) + eps.
 
     Args:
@@ -64,7 +63,7 @@ class Adam(Optimizer):
             "correct_bias": correct_bias,
             "amsgrad": amsgrad,
         }
-        Optimizer.__init__(self, params, defaults)
+        super().__init__(params, defaults)
 
     def initial_state(self, parameter: torch.Tensor, group: dict[str, Any]) -> dict[str, torch.Tensor]:
         """Step count, mean gradient and mean square, all zero."""
@@ -77,35 +76,27 @@ class Adam(Optimizer):
             state["max_exp_avg_sq"] = torch.zeros_like(parameter)
         return state
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Change the parameters.
-
-        Args:
-            closure: Computes the loss again, which is returned.
-        """
-        loss = loss_of(closure)
-        for group, parameter, gradient in with_gradients(self):
-            state = self.state_of(parameter, group)
-            beta1, beta2 = group["betas"]
-            lr = group["lr"]
-            if not self._decoupled:
-                gradient = gradient + group["weight_decay"] * parameter
-            state["step"].add_(1)
-            mean, square = state["exp_avg"], state["exp_avg_sq"]
-            mean.mul_(beta1).add_((1 - beta1) * gradient)
-            square.mul_(beta2).add_((1 - beta2) * gradient * gradient)
-            if group["amsgrad"]:
-                square = torch.maximum(state["max_exp_avg_sq"], square)
-                state["max_exp_avg_sq"].copy_(square)
-            size = lr
-            if group["correct_bias"]:
-                count = state["step"].double()  # 1 - 0.999**t has four digits left in float32
-                size = lr * torch.sqrt(1 - beta2**count) / (1 - beta1**count)
-            if self._decoupled:
-                parameter.mul_(1 - lr * group["weight_decay"])
-            parameter.sub_(size * mean / (square.sqrt() + group["eps"]))
-        return loss
+    def update(self, parameter: torch.Tensor, gradient: torch.Tensor, group: dict[str, Any]) -> None:
+        """Change one parameter."""
+        state = self.state_of(parameter, group)
+        beta1, beta2 = group["betas"]
+        lr = group["lr"]
+        if not self._decoupled:
+            gradient = gradient + group["weight_decay"] * parameter
+        state["step"].add_(1)
+        mean, square = state["exp_avg"], state["exp_avg_sq"]
+        mean.mul_(beta1).add_((1 - beta1) * gradient)
+        square.mul_(beta2).add_((1 - beta2) * gradient * gradient)
+        if group["amsgrad"]:
+            square = torch.maximum(state["max_exp_avg_sq"], square)
+            state["max_exp_avg_sq"].copy_(square)
+        size = lr
+        if group["correct_bias"]:
+            count = state["step"].double()  # 1 - 0.999**t has four digits left in float32
+            size = lr * torch.sqrt(1 - beta2**count) / (1 - beta1**count)
+        if self._decoupled:
+            parameter.mul_(1 - lr * group["weight_decay"])
+        parameter.sub_(size * mean / (square.sqrt() + group["eps"]))
 
 
 class AdamW(Adam):

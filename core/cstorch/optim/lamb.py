@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from cstorch.optim.optimizer import Optimizer, ParamsT, check_range, loss_of, with_gradients
+from cstorch.optim.optimizer import ParameterOptimizer, ParamsT, check_range
 
 LARGEST_NORM = 10.0
 """The norm of a parameter counts as at most this (the paper's phi)."""
 
 
-class Lamb(Optimizer):
+class Lamb(ParameterOptimizer):
     """Lamb (You et al., 2020) without bias correction.
 
     Args:
@@ -51,25 +50,17 @@ class Lamb(Optimizer):
         """Mean gradient and mean square, zero."""
         return {"exp_avg": torch.zeros_like(parameter), "exp_avg_sq": torch.zeros_like(parameter)}
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Change the parameters.
-
-        Args:
-            closure: Computes the loss again, which is returned.
-        """
-        loss = loss_of(closure)
-        for group, parameter, gradient in with_gradients(self):
-            state = self.state_of(parameter, group)
-            beta1, beta2 = group["betas"]
-            mean, square = state["exp_avg"], state["exp_avg_sq"]
-            mean.mul_(beta1).add_((1 - beta1) * gradient)
-            square.mul_(beta2).add_((1 - beta2) * gradient * gradient)
-            update = mean / (square.sqrt() + group["eps"]) + group["weight_decay"] * parameter
-            if not group["adam"]:
-                norm, update_norm = parameter.norm().clamp(max=LARGEST_NORM), update.norm()
-                usable = (norm > 0) & (update_norm > 0)
-                ratio = norm / torch.where(usable, update_norm, torch.ones_like(update_norm))
-                update = update * torch.where(usable, ratio, torch.ones_like(ratio))
-            parameter.sub_(group["lr"] * update)
-        return loss
+    def update(self, parameter: torch.Tensor, gradient: torch.Tensor, group: dict[str, Any]) -> None:
+        """Change one parameter."""
+        state = self.state_of(parameter, group)
+        beta1, beta2 = group["betas"]
+        mean, square = state["exp_avg"], state["exp_avg_sq"]
+        mean.mul_(beta1).add_((1 - beta1) * gradient)
+        square.mul_(beta2).add_((1 - beta2) * gradient * gradient)
+        update = mean / (square.sqrt() + group["eps"]) + group["weight_decay"] * parameter
+        if not group["adam"]:
+            norm, update_norm = parameter.norm().clamp(max=LARGEST_NORM), update.norm()
+            usable = (norm > 0) & (update_norm > 0)
+            ratio = norm / torch.where(usable, update_norm, torch.ones_like(update_norm))
+            update = update * torch.where(usable, ratio, torch.ones_like(ratio))
+        parameter.sub_(group["lr"] * update)

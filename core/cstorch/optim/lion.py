@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from cstorch.optim.optimizer import Optimizer, ParamsT, check_range, loss_of, with_gradients
+from cstorch.optim.optimizer import ParameterOptimizer, ParamsT, check_range
 
 
-class Lion(Optimizer):
+class Lion(ParameterOptimizer):
     """Lion (Chen et al., 2023).
 
     Args:
@@ -43,18 +42,10 @@ class Lion(Optimizer):
         """The mean gradient, zero."""
         return {"exp_avg": torch.zeros_like(parameter)}
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Change the parameters.
-
-        Args:
-            closure: Computes the loss again, which is returned.
-        """
-        loss = loss_of(closure)
-        for group, parameter, gradient in with_gradients(self):
-            mean = self.state_of(parameter, group)["exp_avg"]
-            beta1, beta2 = group["betas"]
-            direction = torch.sign(beta1 * mean + (1 - beta1) * gradient)
-            parameter.mul_(1 - group["lr"] * group["weight_decay"]).sub_(group["lr"] * direction)
-            mean.mul_(beta2).add_((1 - beta2) * gradient)
-        return loss
+    def update(self, parameter: torch.Tensor, gradient: torch.Tensor, group: dict[str, Any]) -> None:
+        """Change one parameter."""
+        mean = self.state_of(parameter, group)["exp_avg"]
+        beta1, beta2 = group["betas"]
+        direction = torch.sign(beta1 * mean + (1 - beta1) * gradient)
+        parameter.mul_(1 - group["lr"] * group["weight_decay"]).sub_(group["lr"] * direction)
+        mean.mul_(beta2).add_((1 - beta2) * gradient)

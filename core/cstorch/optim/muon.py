@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from cstorch.optim.optimizer import Optimizer, ParamsT, check_range, loss_of, with_gradients
+from cstorch.optim.optimizer import ParameterOptimizer, ParamsT, check_range
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 """Of the quintic that takes singular values towards 1."""
@@ -31,7 +30,7 @@ def orthogonalized(matrix: torch.Tensor, steps: int) -> torch.Tensor:
     return x.T if tall else x
 
 
-class Muon(Optimizer):
+class Muon(ParameterOptimizer):
     """Muon (Jordan et al., 2024), for parameters of two dimensions and more; give biases to another optimizer.
 
     The update is scaled by sqrt(max(1, rows / columns)); further dimensions are columns.
@@ -84,20 +83,12 @@ class Muon(Optimizer):
         """The mean gradient, zero."""
         return {"momentum_buffer": torch.zeros_like(parameter)}
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Change the parameters.
-
-        Args:
-            closure: Computes the loss again, which is returned.
-        """
-        loss = loss_of(closure)
-        for group, parameter, gradient in with_gradients(self):
-            mean, momentum = self.state_of(parameter, group)["momentum_buffer"], group["momentum"]
-            mean.mul_(momentum).add_((1 - momentum) * gradient)
-            update = (1 - momentum) * gradient + momentum * mean if group["nesterov"] else mean
-            matrix = update.reshape(update.size(0), -1)
-            scale = max(1.0, matrix.size(0) / matrix.size(1)) ** 0.5
-            matrix = scale * orthogonalized(matrix, group["ns_steps"])
-            parameter.mul_(1 - group["lr"] * group["weight_decay"]).sub_(group["lr"] * matrix.reshape(parameter.shape))
-        return loss
+    def update(self, parameter: torch.Tensor, gradient: torch.Tensor, group: dict[str, Any]) -> None:
+        """Change one parameter."""
+        mean, momentum = self.state_of(parameter, group)["momentum_buffer"], group["momentum"]
+        mean.mul_(momentum).add_((1 - momentum) * gradient)
+        update = (1 - momentum) * gradient + momentum * mean if group["nesterov"] else mean
+        matrix = update.reshape(update.size(0), -1)
+        scale = max(1.0, matrix.size(0) / matrix.size(1)) ** 0.5
+        matrix = scale * orthogonalized(matrix, group["ns_steps"])
+        parameter.mul_(1 - group["lr"] * group["weight_decay"]).sub_(group["lr"] * matrix.reshape(parameter.shape))

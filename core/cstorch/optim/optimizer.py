@@ -106,20 +106,35 @@ class Optimizer(torch.optim.Optimizer):
         return f.apply(self) if hasattr(f, "apply") else f(self)
 
 
-def with_gradients(optimizer: torch.optim.Optimizer) -> Iterable[tuple[dict[str, Any], torch.Tensor, torch.Tensor]]:
-    """Each param_group, parameter and gradient of `optimizer` where there is a gradient."""
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            if parameter.grad is not None:
-                yield group, parameter, parameter.grad
+class ParameterOptimizer(Optimizer):
+    """An optimizer that changes each parameter by itself: subclasses say how in `update`."""
 
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Change the parameters that have a gradient.
 
-def loss_of(closure: Callable[[], Any] | None) -> Any:
-    """The loss that a `step(closure)` returns."""
-    if closure is None:
-        return None
-    with torch.enable_grad():
-        return closure()
+        Args:
+            closure: Computes the loss again, which is returned.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self.update(parameter, parameter.grad, group)
+        return loss
+
+    def update(self, parameter: torch.Tensor, gradient: torch.Tensor, group: dict[str, Any]) -> None:
+        """Change one parameter.
+
+        Args:
+            parameter: The parameter.
+            gradient: Its gradient.
+            group: Its param_group.
+        """
+        raise NotImplementedError
 
 
 def check_range(optimizer: str, **numbers: tuple[Any, float, float]) -> None:

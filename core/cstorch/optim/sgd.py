@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from cstorch.optim.optimizer import Optimizer, ParamsT, check_range, loss_of, with_gradients
+from cstorch.optim.optimizer import ParameterOptimizer, ParamsT, check_range
 
 
-class SGD(Optimizer):
+class SGD(ParameterOptimizer):
     """Stochastic gradient descent with momentum; as torch's but that the first gradient is dampened too.
 
     Args:
@@ -62,21 +61,13 @@ class SGD(Optimizer):
         """The sum of gradients, zero, where there is momentum."""
         return {"momentum_buffer": torch.zeros_like(parameter)} if group["momentum"] != 0 else {}
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Change the parameters.
-
-        Args:
-            closure: Computes the loss again, which is returned.
-        """
-        loss = loss_of(closure)
-        for group, parameter, gradient in with_gradients(self):
-            if group["maximize"]:
-                gradient = -gradient
-            gradient = gradient + group["weight_decay"] * parameter
-            if group["momentum"] != 0:
-                total = self.state_of(parameter, group)["momentum_buffer"]
-                total.mul_(group["momentum"]).add_((1 - group["dampening"]) * gradient)
-                gradient = gradient + group["momentum"] * total if group["nesterov"] else total
-            parameter.sub_(group["lr"] * gradient)
-        return loss
+    def update(self, parameter: torch.Tensor, gradient: torch.Tensor, group: dict[str, Any]) -> None:
+        """Change one parameter."""
+        if group["maximize"]:
+            gradient = -gradient
+        gradient = gradient + group["weight_decay"] * parameter
+        if group["momentum"] != 0:
+            total = self.state_of(parameter, group)["momentum_buffer"]
+            total.mul_(group["momentum"]).add_((1 - group["dampening"]) * gradient)
+            gradient = gradient + group["momentum"] * total if group["nesterov"] else total
+        parameter.sub_(group["lr"] * gradient)
