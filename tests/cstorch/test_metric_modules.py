@@ -87,7 +87,7 @@ def test_a_metric_of_a_model_trains_along(csx):
     truth = Model()
     truth.load_state_dict(model.state_dict())
     truth.to("cpu")
-    compiled = cstorch.compile(model, cstorch.current_backend())
+    compiled = cstorch.compile(model, cstorch.backend())
     optimizers = [torch.optim.SGD(m.parameters(), lr=0.5) for m in (model, truth)]
 
     @cstorch.trace
