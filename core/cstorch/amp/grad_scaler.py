@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from cstorch.backend import current_torch_device
-from cstorch.tracing.loss_scale import LossScale
+from cstorch.tracing.loss_scale import LossScale, parameters_of
 
 
 class GradScaler(LossScale):
@@ -73,8 +73,7 @@ class GradScaler(LossScale):
         if id(optimizer) not in self._overflows:
             self.unscale_(optimizer)
         if self.max_gradient_norm is not None:
-            parameters = [p for group in optimizer.param_groups for p in group["params"]]
-            torch.nn.utils.clip_grad_norm_(parameters, self.max_gradient_norm)
+            torch.nn.utils.clip_grad_norm_(parameters_of(optimizer), self.max_gradient_norm)
         if not self.is_dynamic:
             optimizer.step(**kwargs)
         else:
@@ -127,7 +126,7 @@ def optimizer_step(
         )
     grad_scaler.scale(loss).backward()
     grad_scaler.unscale_(optimizer)
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    parameters = parameters_of(optimizer)
     if max_gradient_norm is not None:
         torch.nn.utils.clip_grad_norm_(parameters, max_gradient_norm)
     if value is not None:

@@ -6,7 +6,6 @@ transformer's step they are two thirds.
 
 from __future__ import annotations
 
-import operator
 from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +14,9 @@ import torch
 from torch import fx
 
 from cstorch._torch_private.inductor import Epilogue
+from cstorch._torch_private.serialization import storage_id
 from cstorch.compiler.update_kernel import C_TYPES, EXPRESSIONS, HEADER, IN_PLACE, WITH_FACTOR, Value, kernel_source
+from cstorch.report.memory import tensors_of
 
 aten = torch.ops.aten
 
@@ -147,26 +148,23 @@ class _Finder:
     def __init__(self, graph: fx.GraphModule) -> None:
         self._nodes = list(graph.graph.nodes)
         self._order = {node: i for i, node in enumerate(self._nodes)}
-        self._root: dict[fx.Node, fx.Node] = {}
+        self._root: dict[fx.Node, fx.Node] = {}  # the node that made the memory
         self._whole: set[fx.Node] = set()  # those that are all of their root, in its shape
         self._touching: dict[fx.Node, list[fx.Node]] = defaultdict(list)
         self._writes: dict[fx.Node, list[fx.Node]] = defaultdict(list)
+        made_by: dict[int, fx.Node] = {}
         for node in self._nodes:
             for arg in dict.fromkeys(node.all_input_nodes):
                 self._touching[self._root[arg]].append(node)
-            self._root[node] = self._root_of(node)
+            memories = [storage_id(value) for value in tensors_of(node)]
+            root = self._root[node] = next((made_by[memory] for memory in memories if memory in made_by), node)
+            for memory in memories:
+                made_by.setdefault(memory, root)
+            is_same = _writes(node) or node.target in (aten.detach.default, aten.alias.default)
+            if root is node or (is_same and node.args[0] in self._whole):
+                self._whole.add(node)
             if _writes(node):
-                self._writes[self._root[node]].append(node)
-
-    def _root_of(self, node: fx.Node) -> fx.Node:
-        """The node that made the memory of `node`."""
-        self._whole.add(node)
-        source = _aliased(node)
-        if source is None:
-            return node
-        if source not in self._whole or not (_writes(node) or node.target in (aten.detach.default, aten.alias.default)):
-            self._whole.discard(node)
-        return self._root[source]
+                self._writes[root].append(node)
 
     def clusters(self) -> list[_Cluster]:
         """The updates that can be taken out."""
@@ -200,7 +198,7 @@ class _Finder:
     def _touched(self, node: fx.Node) -> list[fx.Node]:
         """The other nodes that use the memory of `node`; not those that only make a view of it."""
         touching = self._touching[self._root[node]]
-        return [n for n in touching if n is not node and (_writes(n) or _aliased(n) is None)]
+        return [n for n in touching if n is not node and (_writes(n) or self._root[n] is n)]
 
     def _apart(self, late: set[fx.Node]) -> list[list[fx.Node]]:
         """Those of one parameter together. Numbers that several parameters share are computed early instead."""
@@ -281,19 +279,6 @@ def _writes(node: fx.Node) -> bool:
     """Whether a node changes memory that was there before."""
     schema = getattr(node.target, "_schema", None)
     return schema is not None and bool(schema.is_mutable)
-
-
-def _aliased(node: fx.Node) -> fx.Node | None:
-    """The node whose memory the result of `node` may be."""
-    if node.target is operator.getitem:
-        return node.args[0]  # type: ignore[return-value]
-    schema = getattr(node.target, "_schema", None)
-    if schema is None or not any(r.alias_info is not None for r in schema.returns):
-        return None
-    for argument, value in zip(schema.arguments, node.args, strict=False):
-        if argument.alias_info is not None and isinstance(value, fx.Node):
-            return value
-    return None
 
 
 def _is_supported(node: fx.Node) -> bool:

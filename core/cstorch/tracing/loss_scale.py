@@ -66,7 +66,7 @@ class LossScale:
             raise OptimizerError(f"the gradients of {type(optimizer).__name__} are unscaled twice at {user_line()}.")
         inverse = self._state["scale"].double().reciprocal().float()
         overflow = torch.zeros((), dtype=torch.bool, device=self._device)
-        for parameter in _parameters(optimizer):
+        for parameter in parameters_of(optimizer):
             gradient = parameter.grad
             if gradient is None:
                 continue
@@ -147,7 +147,7 @@ class _Before:
 
     def _note(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         """Called right before the step, when the state has been made."""
-        with_gradient = [p for p in _parameters(optimizer) if p.grad is not None]
+        with_gradient = [p for p in parameters_of(optimizer) if p.grad is not None]
         tensors = [*with_gradient, *_state(optimizer).values()]
         self._tensors = [(t, t.detach().clone()) for t in tensors if isinstance(t, torch.Tensor)]
         self._keys = _state(optimizer).keys()
@@ -173,7 +173,8 @@ def _cannot_skip(optimizer: torch.optim.Optimizer, what: str) -> OptimizerError:
     )
 
 
-def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+def parameters_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    """The parameters of all groups of an optimizer."""
     return [p for group in optimizer.param_groups for p in group["params"]]
 
 
