@@ -3,7 +3,7 @@
 Importing this package, or just PyTorch when the package is installed, makes the accelerator known to
 `lightning.pytorch` and `pytorch_lightning`. The classes are those of the namespace that is imported:
 
-CSXAccelerator, CSXStrategy, CSXPrecision, CSXCheckpointIO, and the callback CompileProgress.
+CSXAccelerator, CSXStrategy, CSXParallelStrategy, CSXPrecision, CSXCheckpointIO, and the callback CompileProgress.
 """
 
 from __future__ import annotations
@@ -16,7 +16,15 @@ from lightning_cerebras import _autoload
 
 __version__ = "0.1.0"
 
-__all__ = ["CSXAccelerator", "CSXCheckpointIO", "CSXPrecision", "CSXStrategy", "CompileProgress", "__version__"]
+__all__ = [
+    "CSXAccelerator",
+    "CSXCheckpointIO",
+    "CSXParallelStrategy",
+    "CSXPrecision",
+    "CSXStrategy",
+    "CompileProgress",
+    "__version__",
+]
 
 _autoload.install()
 

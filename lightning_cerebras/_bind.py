@@ -13,6 +13,7 @@ def bind(
     strategies: Any,
     accelerator_class: type,
     strategy_class: type,
+    parallel_class: type,
     precision_class: type,
     automatic_class: type,
     misconfiguration: type[Exception],
@@ -25,6 +26,7 @@ def bind(
         strategies: `StrategyRegistry`.
         accelerator_class: CSXAccelerator of the namespace.
         strategy_class: CSXStrategy of the namespace.
+        parallel_class: CSXParallelStrategy of the namespace.
         precision_class: CSXPrecision of the namespace.
         automatic_class: `_AutomaticOptimization`.
         misconfiguration: `MisconfigurationException`.
@@ -33,6 +35,7 @@ def bind(
         accelerators.register("csx", accelerator_class, description="CS systems: whole steps, compiled")
     if "csx" not in strategies:
         strategies.register("csx", strategy_class, description="one traced program for each kind of step")
+        strategies.register("csx_parallel", parallel_class, description="one process for each system, started by others")
     if getattr(connector, "_csx_bound", False):
         return
     moved = (
@@ -55,23 +58,25 @@ def bind(
     def choose_strategy(self: Any) -> Any:
         if not is_csx(self):
             return choose(self)  # type: ignore[misc]
-        if self._num_nodes_flag > 1:
-            raise misconfiguration(
-                f"num_nodes={self._num_nodes_flag} with accelerator='csx': this version runs on one system. "
-                "Use num_nodes=1."
-            )
-        return strategy_class()
+        return parallel_class() if self.cluster_environment.world_size() > 1 else strategy_class()
 
     def check_and_init_precision(self: Any) -> Any:
-        ours = isinstance(self.strategy, strategy_class)
+        ours = isinstance(self.strategy, (strategy_class, parallel_class))
         if is_csx(self) != ours:
-            fix = "strategy='csx' or 'auto'" if is_csx(self) else "accelerator='csx'"
+            fix = "strategy='csx', 'csx_parallel' or 'auto'" if is_csx(self) else "accelerator='csx'"
             raise misconfiguration(
                 f"accelerator {type(self.accelerator).__name__} and strategy {type(self.strategy).__name__} do not "
                 f"go together. Use {fix}."
             )
         if not ours:
             return precision(self)  # type: ignore[misc]
+        if self._num_nodes_flag > 1 and isinstance(self.strategy, strategy_class):
+            raise misconfiguration(
+                f"num_nodes={self._num_nodes_flag} with accelerator='csx': one process drives all systems, and nobody "
+                "has started others. Start the script with torchrun (or srun) on each host, with "
+                "strategy='csx_parallel'; or say devices=N for N systems without num_nodes."
+            )
+        self.strategy.use_devices(self._devices_flag)
         if self._precision_plugin_flag is not None:
             return self._precision_plugin_flag
         return precision_class(self._precision_flag)

@@ -9,7 +9,8 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loops.optimization.automatic import Closure, _AutomaticOptimization
 from lightning.pytorch.plugins.io.wrapper import _WrappingCheckpointIO
 from lightning.pytorch.plugins.precision import Precision
-from lightning.pytorch.strategies import SingleDeviceStrategy, StrategyRegistry
+from lightning.pytorch.strategies import ParallelStrategy, SingleDeviceStrategy, StrategyRegistry
+from lightning.pytorch.strategies.launchers import _MultiProcessingLauncher, _SubprocessScriptLauncher
 from lightning.pytorch.trainer.connectors.accelerator_connector import _AcceleratorConnector
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
@@ -19,6 +20,7 @@ from lightning_cerebras._core.accelerator import CSXAcceleratorMixin
 from lightning_cerebras._core.checkpoint_io import CSXCheckpointIOMixin
 from lightning_cerebras._core.closure import StepClosure
 from lightning_cerebras._core.compile_progress import CompileProgressMixin
+from lightning_cerebras._core.parallel import CSXParallelMixin
 from lightning_cerebras._core.precision import CSXPrecisionMixin
 from lightning_cerebras._core.strategy import CSXStrategyMixin
 
@@ -44,10 +46,21 @@ class CSXStrategy(CSXStrategyMixin, SingleDeviceStrategy):  # type: ignore[misc]
     closure_class = CSXClosure
 
 
+class CSXParallelStrategy(CSXParallelMixin, CSXStrategyMixin, ParallelStrategy):  # type: ignore[misc]
+    """One process for each system: gradients are averaged within the program."""
+
+    precision_class = CSXPrecision
+    checkpoint_io_class = CSXCheckpointIO
+    wrapping_io_class = _WrappingCheckpointIO
+    closure_class = CSXClosure
+    script_launcher_class = _SubprocessScriptLauncher
+    process_launcher_class = _MultiProcessingLauncher
+
+
 class CSXAccelerator(CSXAcceleratorMixin, Accelerator):  # type: ignore[misc]
     """The accelerator "csx"."""
 
-    strategy_class = CSXStrategy
+    strategy_classes = (CSXStrategy, CSXParallelStrategy)
     misconfiguration = MisconfigurationException
 
 
@@ -62,6 +75,7 @@ bind(
     StrategyRegistry,
     CSXAccelerator,
     CSXStrategy,
+    CSXParallelStrategy,
     CSXPrecision,
     _AutomaticOptimization,
     MisconfigurationException,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 
 class CSXAcceleratorMixin:
     """Makes Lightning know the csx device."""
 
-    strategy_class: type
+    strategy_classes: tuple[type, ...]
     misconfiguration: type[Exception]
     profiler: Any = None
 
@@ -19,28 +20,30 @@ class CSXAcceleratorMixin:
 
     @staticmethod
     def parse_devices(devices: Any) -> int:
-        """The number of systems; this version runs one."""
+        """The number of systems, from an int or its text.
+
+        Raises:
+            ValueError: it is neither, or below 1.
+        """
         if isinstance(devices, str) and devices.strip().isdigit():
             devices = int(devices)
-        if isinstance(devices, bool) or not isinstance(devices, int):
+        if devices == -1:  # Lightning's other word for "auto"
+            return CSXAcceleratorMixin.auto_device_count()
+        if isinstance(devices, bool) or not isinstance(devices, int) or devices < 1:
             raise ValueError(
-                f"devices={devices!r} with accelerator='csx': expected the number of CS systems as an int, or "
-                "'auto' for one."
+                f"devices={devices!r} with accelerator='csx': expected the number of CS systems as an int of at least "
+                "1, or 'auto'."
             )
-        if devices not in (1, -1):
-            raise ValueError(
-                f"devices={devices} with accelerator='csx': this version runs on one system. Use devices=1."
-            )
-        return 1
+        return devices
 
     @staticmethod
     def get_parallel_devices(devices: Any) -> list[Any]:
-        """The devices of this process."""
+        """A device for each process that csx_parallel runs on this host; one process drives all systems otherwise."""
         import cstorch
         import torch
 
         assert cstorch.__version__
-        return [torch.device("csx", 0)]
+        return [torch.device("csx", 0)] * int(devices)
 
     @staticmethod
     def get_device() -> str:
@@ -49,8 +52,11 @@ class CSXAcceleratorMixin:
 
     @staticmethod
     def auto_device_count() -> int:
-        """One system."""
-        return 1
+        """One system, or one for each process that torchrun has started on this host."""
+        from torch import distributed
+
+        launched = distributed.is_available() and distributed.is_torchelastic_launched()
+        return int(os.environ["LOCAL_WORLD_SIZE"]) if launched else 1
 
     @staticmethod
     def is_available() -> bool:
@@ -66,7 +72,7 @@ class CSXAcceleratorMixin:
         Raises:
             MisconfigurationException: the trainer would run this accelerator with another strategy.
         """
-        if not isinstance(trainer.strategy, self.strategy_class):
+        if not isinstance(trainer.strategy, self.strategy_classes):
             raise self.misconfiguration(
                 f"accelerator='csx' was about to run with strategy {type(trainer.strategy).__name__}, which would "
                 "train on the host without the compiled step. Leave strategy='auto', or say strategy='csx'."

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from lightning_cerebras._core.accelerator import CSXAcceleratorMixin
 from lightning_cerebras._core.private import refuse_own_fetching
 
 if TYPE_CHECKING:
@@ -23,7 +26,8 @@ class CSXStrategyMixin:
             NotExecutedError after the first training step.
         validate_only: Likewise, without compiling.
         backend: The backend that steps run on: "CSX", or the name of one that a plugin registers and that traces.
-        cluster_config: A ClusterConfig; with a `mgmt_address` that a plugin knows, steps run there.
+        cluster_config: A ClusterConfig; with a `mgmt_address` that a plugin knows, steps run there. `devices=N` of the
+            Trainer is its `num_csx`, where it does not say more than one itself.
         profiler_activities: Activity classes, or names of those that plugins register, measured over the training
             batches. Their values are in `profiler`, and `DeviceStatsMonitor` logs the numbers among them.
         accelerator: Set by the Trainer.
@@ -32,6 +36,7 @@ class CSXStrategyMixin:
     """
 
     strategy_name = "csx"
+    _device_arguments: ClassVar[dict[str, Any]] = {"device": "csx"}  # of the class of Lightning's below
     _checkpoint_io: Any
     precision_class: type
     checkpoint_io_class: type
@@ -54,9 +59,8 @@ class CSXStrategyMixin:
         import cstorch  # registers the device, which only users of csx want
 
         assert cstorch.__version__
-        device: Any = "csx"
-        super().__init__(  # type: ignore[call-arg]
-            device=device,
+        super().__init__(
+            **self._device_arguments,
             accelerator=accelerator,
             checkpoint_io=checkpoint_io,
             precision_plugin=precision_plugin,
@@ -133,20 +137,39 @@ class CSXStrategyMixin:
         """The CSX backend of the run; None outside of one."""
         return self._backend
 
+    def use_devices(self, devices: int) -> None:
+        """Run on so many systems: `devices` of the Trainer.
+
+        Raises:
+            ValueError: the strategy's `cluster_config` has another number.
+        """
+        from cstorch.distributed import ClusterConfig
+
+        if devices == CSXAcceleratorMixin.auto_device_count():  # what the cluster_config or torchrun says holds
+            return
+        config = self._backend_options.get("cluster_config") or ClusterConfig()
+        if config.num_csx not in (1, devices):
+            raise ValueError(
+                f"Trainer(devices={devices}), and the cluster_config of its strategy says num_csx={config.num_csx}. "
+                "Say one of them."
+            )
+        self._backend_options["cluster_config"] = replace(config, num_csx=devices)
+
     # -- setting up and down -----------------------------------------------------------------------------
 
     def setup_environment(self) -> None:
         """Make the backend, unless the program has made it.
 
         Raises:
-            ValueError: no plugin registers a backend of that name, or it runs steps as they are.
+            ValueError: no plugin registers a backend of that name, or it runs steps as they are; or the program has
+                made one with another number of systems than `devices`.
         """
         from cstorch.utils.profiler import Profiler
 
         if self._backend is None:
             existing = self._cstorch.current_backend(raise_exception=False, raise_warning=False)
             if existing is not None and existing.name == self._backend_name.upper():
-                self._backend = existing
+                self._use_existing(existing)
             else:
                 self._backend = self._cstorch.backend(self._backend_name, **self._backend_options)
                 self._owns_backend = True
@@ -159,6 +182,16 @@ class CSXStrategyMixin:
         self.profiler = Profiler(self._activities)
         self.accelerator.profiler = self.profiler  # type: ignore[attr-defined]
         super().setup_environment()  # type: ignore[misc]
+
+    def _use_existing(self, backend: Any) -> None:
+        config = self._backend_options.get("cluster_config")
+        there = getattr(backend.cluster_config, "num_csx", 1)
+        if config is not None and config.num_csx not in (1, there):
+            raise ValueError(
+                f"the Trainer was asked for {config.num_csx} systems, and the backend that the program has made has "
+                f"{there}. Make it with ClusterConfig(num_csx={config.num_csx}), or let the Trainer make it."
+            )
+        self._backend = backend
 
     def _end_backend(self) -> None:
         backend, self._backend = self._backend, None
@@ -180,6 +213,11 @@ class CSXStrategyMixin:
         super().setup(trainer)  # type: ignore[misc]
         if type(trainer.profiler).__name__ != "PassThroughProfiler":
             self._backend.profile = lambda part: trainer.profiler.profile(f"[CSX].{part}")
+        if self._backend.systems is not None and self._backend.systems.share_batch:
+            logging.getLogger(type(trainer).__module__).info(
+                "Each batch is divided among %d CS systems: batch sizes are those of all systems together.",
+                self._backend.systems.count,
+            )
         module = self.lightning_module  # type: ignore[attr-defined]
         self._context = context = StepContext(trainer, module)
         if trainer.state.fn == "fit":
@@ -194,6 +232,16 @@ class CSXStrategyMixin:
         folder = getattr(trainer.logger, "log_dir", None)
         if self._owns_backend and folder and "artifact_dir" not in self._backend_options:
             self._backend.artifact_dir = os.path.join(folder, "csx")
+
+    def save_checkpoint(self, checkpoint: Any, filepath: Any, storage_options: Any = None) -> None:
+        """Write a checkpoint, after a look whether all systems have the same state.
+
+        Raises:
+            BackendError: they do not.
+        """
+        if self._backend is not None:
+            self._backend.check_systems()
+        super().save_checkpoint(checkpoint, filepath, storage_options)  # type: ignore[misc]
 
     def teardown(self) -> None:
         """Bring the module back to the host and end the backend."""

@@ -84,7 +84,7 @@ def fit(accelerator: str, root: Any, task: str = "mlp", optimizer: str = "adamw"
     callbacks = [recorder, *options.pop("callbacks", [])]
     trainer = L.Trainer(
         accelerator=accelerator,
-        devices=1,
+        devices=options.pop("devices", 1),
         default_root_dir=root,
         callbacks=callbacks,
         enable_progress_bar=options.pop("enable_progress_bar", False),

@@ -19,8 +19,10 @@ __all__ = [
     "all_gather",
     "all_reduce",
     "group_to_compile_for",
+    "is_connection_error",
     "make_gloo_group",
     "make_group",
+    "name_group",
     "unregister_group",
     "wait",
 ]
@@ -46,8 +48,13 @@ def make_group(name: str, store: Any, rank: int, size: int, backend: Any, device
     group._register_backend(torch.device(device), kind, backend)
     group._set_default_backend(kind)
     group._set_group_name(name)
-    _c10d._register_process_group(name, group)
+    name_group(name, group)
     return group
+
+
+def name_group(name: str, group: Any) -> None:
+    """Let functional collectives find a group, which must be held elsewhere, by `name` too."""
+    _c10d._register_process_group(name, group)
 
 
 def make_gloo_group(name: str, store: Any, rank: int, size: int, host: str | None, timeout: float) -> Any:
@@ -81,3 +88,8 @@ def group_to_compile_for(name: str, size: int) -> Iterator[None]:
 def unregister_group(name: str) -> None:
     """Forget a group; its connections close when nothing refers to it."""
     _c10d._unregister_process_group(name)
+
+
+def is_connection_error(error: RuntimeError) -> bool:
+    """Whether an error comes from the connection between processes, by the words that PyTorch and gloo use."""
+    return any(word in str(error) for word in ("gloo", "Connection", "Timed out", "timed out", "Socket"))

@@ -16,13 +16,16 @@ from cstorch.errors import BackendError
 from cstorch.tracing.program import Executable, Program
 
 
-def connect(config: Any, compile_dir: str | os.PathLike[str] | None, executes: bool) -> Appliance:
+def connect(
+    config: Any, compile_dir: str | os.PathLike[str] | None, executes: bool, peers: bool = False
+) -> Appliance:
     """The appliance for `config`. Under torchrun, a process of rank above 0 becomes a system and ends here.
 
     Args:
         config: A ClusterConfig.
         compile_dir: The folder of the compile cache, as it was asked for.
         executes: Whether programs will run, not only be compiled.
+        peers: Whether every process of `torch.distributed` is a system that goes through the program by itself.
 
     Raises:
         BackendError: the systems that it asks for cannot be had.
@@ -42,6 +45,15 @@ def connect(config: Any, compile_dir: str | os.PathLike[str] | None, executes: b
                 'plugin for it (pip install cstorch-ray for "ray://..."), or leave mgmt_address out to run on this '
                 f"host. Plugins here: {', '.join(map(str, plugins.list())) or 'none'}."
             )
+    if peers:
+        from cstorch.appliance.peers import PeersAppliance  # torch.distributed, which few programs need
+
+        if config.num_csx != 1:
+            raise BackendError(
+                f"peers=True with cluster_config.num_csx={config.num_csx}: each process drives one system. Use num_csx=1 "
+                "and as many processes as systems."
+            )
+        return PeersAppliance(executes)
     launched = launched_processes()
     if launched not in (1, config.num_csx):
         raise BackendError(

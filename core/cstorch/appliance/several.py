@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from cstorch._torch_private.collectives import unregister_group
+from cstorch._torch_private.collectives import is_connection_error, unregister_group
 from cstorch.appliance import meeting
 from cstorch.appliance.base import Appliance
 from cstorch.appliance.channel import Channel, Order
@@ -335,8 +335,7 @@ class SystemsAppliance(Appliance):
     def _why(self, error: RuntimeError) -> str | None:
         """Which system has failed, and how; None when it was none."""
         text = str(error)
-        of_group = any(word in text for word in ("gloo", "Connection", "Timed out", "timed out", "Socket"))
-        if not of_group:
+        if not is_connection_error(error):
             return None
         hung = "imed out" in text
         if self._local is not None:

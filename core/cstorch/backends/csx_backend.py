@@ -31,10 +31,13 @@ class CsxBackend(Backend):
         validate_only: Trace one step, compile and execute nothing, and show the report of it.
         cluster_config: A ClusterConfig. By default one system, which is this process; under torchrun, one for each of
             its processes, of which the first runs the program and the others never return from here.
+        peers: Ours, beyond the specification. Every process of the default group of `torch.distributed` goes through
+            the program by itself, as one system with batches of its own; gradients, and state that steps change, are
+            averaged over all. What a step returns is of this process's batch.
 
     Raises:
         TypeError: `cluster_config` is none.
-        BackendError: the systems that `cluster_config` asks for cannot be had.
+        BackendError: the systems that `cluster_config` asks for cannot be had, or there are no peers.
         PluginError: a plugin knows the `mgmt_address` and cannot connect to it.
     """
 
@@ -47,17 +50,21 @@ class CsxBackend(Backend):
         compile_only: bool = False,
         validate_only: bool = False,
         cluster_config: Any = None,
+        peers: bool = False,
     ) -> None:
         super().__init__(CSX, artifact_dir, compile_dir)
         if cluster_config is None:
-            cluster_config = ClusterConfig(num_csx=launched_processes())
+            cluster_config = ClusterConfig(num_csx=1 if peers else launched_processes())
         if not isinstance(cluster_config, ClusterConfig):
             raise TypeError(f"cluster_config is a {type(cluster_config).__name__}, expected a ClusterConfig.")
         self.cluster_config = cluster_config
         self.compile_only = bool(compile_only)
         self.validate_only = bool(validate_only) or context.validation is not None
         self.is_e2e_execution = not (self.compile_only or self.validate_only)
-        self.appliance = connect(cluster_config, compile_dir, self.is_e2e_execution)
+        self.peers = peers
+        self.appliance = connect(cluster_config, compile_dir, self.is_e2e_execution, peers)
+        if peers:
+            self.systems = Systems(self.appliance.count, share_batch=False)  # type: ignore[attr-defined]
         if cluster_config.num_csx > 1 and self.appliance.divides_batches:
             self.systems = Systems(cluster_config.num_csx, share_batch=True)
             labels = "".join(f", {label}" for label in cluster_config.job_labels or ())
