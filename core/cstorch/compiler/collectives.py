@@ -150,7 +150,11 @@ class _Buckets:
                 if len(bucket.means) > 1:
                     piece = graph.call_function(aten.slice.Tensor, (mean, 0, start, end))
                 start = end
-                _exchange(node, _unflat(graph, piece, node.meta["val"]))
+                result = _unflat(graph, piece, node.meta["val"])
+                if piece is not mean and any(user.op == "output" for user in node.users):
+                    # a gradient that is kept for the next call has memory of its own, as on one system
+                    result = graph.call_function(aten.clone.default, (result,))
+                _exchange(node, result)
         for copy in bucket.copies:
             before.prepend(copy)
 

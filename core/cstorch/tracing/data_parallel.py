@@ -110,12 +110,11 @@ class DataParallel:
             self._hooks.append(first_post_accumulate_grad_hook(tensor, self._average))
 
     def _average(self, tensor: CsxTensor) -> None:
-        recorder = self._recorder
         with torch._C.DisableTorchFunction(), torch.no_grad():
             grad: Any = tensor.grad
-            mean = recorder.record(mean_of_systems, (grad, self._systems.count), {})
-            if recorder.gradients.is_of_before(tensor, grad):
-                recorder.record(aten.copy_.default, (grad, mean), {})
+            mean = mean_of_systems(grad, self._systems.count)
+            if self._recorder.gradients.is_of_before(tensor, grad):
+                grad.copy_(mean)
             else:
                 tensor.grad = mean
 
