@@ -176,7 +176,7 @@ class CSXParallelMixin:
             )
         count = dist.get_world_size(group)
         if self._backend.is_tracing:  # type: ignore[attr-defined]
-            if group is not None:
+            if group not in (None, dist.group.WORLD):
                 raise ValueError("all_gather(group=...) in a traced step: only the group of all processes is there.")
             from cstorch.tracing.across_systems import gather_systems
 
