@@ -35,7 +35,7 @@ def bind(
         accelerators.register("csx", accelerator_class, description="CS systems: whole steps, compiled")
     if "csx" not in strategies:
         strategies.register("csx", strategy_class, description="one traced program for each kind of step")
-        strategies.register("csx_parallel", parallel_class, description="one process for each system, started by others")
+        strategies.register("csx_parallel", parallel_class, description="one process for each system")
     if getattr(connector, "_csx_bound", False):
         return
     moved = (

@@ -82,7 +82,7 @@ class CSXParallelMixin:
         if environment is not None:
             environment.set_global_rank(environment.node_rank() * self.num_processes + environment.local_rank())
             environment.set_world_size(self.num_nodes * self.num_processes)
-            rank_zero_only.rank = environment.global_rank()
+            rank_zero_only.rank = environment.global_rank()  # type: ignore[attr-defined]
 
     # -- start -------------------------------------------------------------------------------------------
 
@@ -175,7 +175,7 @@ class CSXParallelMixin:
                 "Compute the loss of each process's own samples; the gradients are averaged."
             )
         count = dist.get_world_size(group)
-        if self._backend.is_tracing:  # type: ignore[attr-defined]
+        if self._backend.is_tracing:
             if group not in (None, dist.group.WORLD):
                 raise ValueError("all_gather(group=...) in a traced step: only the group of all processes is there.")
             from cstorch.tracing.across_systems import gather_systems

@@ -59,7 +59,7 @@ class CSXStrategyMixin:
         import cstorch  # registers the device, which only users of csx want
 
         assert cstorch.__version__
-        super().__init__(
+        super().__init__(  # type: ignore[call-arg]
             **self._device_arguments,
             accelerator=accelerator,
             checkpoint_io=checkpoint_io,
@@ -173,7 +173,7 @@ class CSXStrategyMixin:
             else:
                 self._backend = self._cstorch.backend(self._backend_name, **self._backend_options)
                 self._owns_backend = True
-            if not self._backend.is_csx:
+            if not self.backend.is_csx:
                 self._end_backend()
                 raise ValueError(
                     f"CSXStrategy(backend={self._backend_name!r}) names a backend that runs steps as they are, "

@@ -123,3 +123,20 @@ def test_what_cannot_be_divided_is_refused():
 
         with pytest.raises(StateError, match=r"changes a parameter of shape \(2, 3\)"):
             own_gradient(torch.ones(4, 3))
+
+
+def test_running_statistics_are_the_mean_of_those_of_the_systems():
+    x = torch.randn(4, 3)
+    parts = [nn.BatchNorm1d(3) for _ in range(2)]
+    for part, own in zip(parts, x.chunk(2), strict=True):
+        part(own)
+        part(own)
+    with cstorch.backend("CSX", cluster_config=ClusterConfig(num_csx=2)) as backend:
+        model = nn.BatchNorm1d(3)
+        compiled = cstorch.compile(model, backend)
+        step = cstorch.trace(lambda x: compiled(x).mean())
+        step(x)
+        step(x)
+        for name in ("running_mean", "running_var", "num_batches_tracked"):
+            values = [getattr(part, name).float() for part in parts]
+            torch.testing.assert_close(getattr(model, name).cpu().float(), (values[0] + values[1]) / 2)

@@ -26,6 +26,23 @@ def test_tracing_surface():
     assert torch.compiler._is_compiling_flag is False
     assert torch.ops.aten.add_.Tensor._schema.arguments[0].alias_info.is_write
     assert torch._C.DisableTorchFunction is not None
+    norm = torch.ops.aten.native_batch_norm.default._schema
+    names = [argument.name for argument in norm.arguments]
+    assert names[3:6] == ["running_mean", "running_var", "training"]
+    assert not norm.is_mutable  # once it says what it writes to, mutated_arguments need not know it
+
+
+def test_groups_have_names():
+    from cstorch._torch_private.collectives import is_connection_error, make_gloo_group, name_group, unregister_group
+    from torch._C._distributed_c10d import _resolve_process_group
+
+    group = make_gloo_group("first", torch.distributed.HashStore(), 0, 1, "127.0.0.1", 10)
+    name_group("second", group)
+    assert _resolve_process_group("second") is group
+    unregister_group("first")
+    unregister_group("second")
+    assert is_connection_error(RuntimeError("[gloo/transport/tcp/pair.cc:547] Connection closed by peer"))
+    assert not is_connection_error(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
 
 
 def test_global_flags():

@@ -25,7 +25,7 @@ class Module(L.LightningModule):
     def __init__(self):
         super().__init__()
         torch.manual_seed(dist.get_rank() if dist.is_initialized() else 0)  # the first process's values must win
-        self.net = nn.Sequential(nn.Linear(6, 16), nn.GELU(), nn.BatchNorm1d(16), nn.Linear(16, 4))
+        self.net = nn.Sequential(nn.Linear(6, 16), nn.GELU(), nn.LayerNorm(16), nn.Linear(16, 4))
         self.rows, self.samples = [], []
 
     def training_step(self, batch, batch_idx):
@@ -66,9 +66,10 @@ def fit(folder, ckpt_path=None, **options):
     L.seed_everything(5, verbose=False)
     module = Module()
     best = ModelCheckpoint(folder, monitor="val_loss", save_top_k=2, filename="{step}", save_on_train_epoch_end=False)
+    stop = EarlyStopping("val_loss", check_on_train_epoch_end=False)
     trainer = L.Trainer(
         max_epochs=2, logger=False, enable_progress_bar=False, enable_model_summary=False, gradient_clip_val=0.5,
-        accumulate_grad_batches=2, callbacks=[best, EarlyStopping("val_loss", check_on_train_epoch_end=False)], **options,
+        accumulate_grad_batches=2, callbacks=[best, stop], **options,
     )  # fmt: skip
     shuffled = DataLoader(data(48, 1), batch_size=4, shuffle=True)
     trainer.fit(module, shuffled, DataLoader(data(16, 2), batch_size=4), ckpt_path=ckpt_path)
@@ -108,7 +109,8 @@ def different_programs():
             optimizer.zero_grad()
 
         update(torch.ones(2, 3))
-        for attempt in (backend.check_systems, lambda: (step if dist.get_rank() else update)(torch.ones(2, 3), *[0.0] * dist.get_rank())):
+        x = torch.ones(2, 3)
+        for attempt in (backend.check_systems, lambda: step(x, 0.0) if dist.get_rank() else update(x)):
             try:
                 attempt()
             except BackendError as error:

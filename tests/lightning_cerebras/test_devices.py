@@ -1,7 +1,8 @@
-"""`devices=N`: one process of Lightning, N systems, and the results of `accelerator="cpu"` on the same global batches."""
+"""`devices=N` gives what `accelerator="cpu"` does on the same global batches, and csx_parallel what DDP does."""
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -11,11 +12,13 @@ import lightning as L
 import pytest
 import torch
 from cstorch.distributed import ClusterConfig
+from cstorch.errors import BackendError
 from lightning.pytorch.callbacks import ModelCheckpoint
-from lightning.pytorch.utilities.exceptions import MisconfigurationException
-from modules import Module, assert_equal_fits, fit, loader
+from modules import Linear, assert_equal_fits, fit
 
-from lightning_cerebras import CSXStrategy
+from lightning_cerebras import CSXParallelStrategy, CSXStrategy
+
+QUIET = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
 
 
 def strategy_of(**options):
@@ -41,7 +44,7 @@ def test_devices_are_systems(options, systems):
 def test_two_numbers_of_systems_are_refused():
     with pytest.raises(ValueError, match=r"devices=2.*num_csx=4"):
         strategy_of(devices=2, strategy=CSXStrategy(cluster_config=ClusterConfig(num_csx=4)))
-    with cstorch.backend("CSX"), pytest.raises(ValueError, match="asked for 2 systems, and the backend .* has 1"):
+    with cstorch.backend("CSX"), pytest.raises(ValueError, match=r"asked for 2 systems, and the backend .* has 1"):
         strategy_of(devices=2).setup_environment()
 
 
@@ -60,3 +63,87 @@ def test_a_fit_on_two_systems_equals_the_cpu(tmp_path, caplog):
         assert_equal_fits(cpu, csx)
     assert runs["csx"][2] == runs["cpu"][2]
     assert "Each batch is divided among 2 CS systems" in caplog.text
+
+
+# -- a process for each system ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def started(folder, way, environments):
+    """What each of the processes of `parallel_run.py` has seen."""
+    script = str(Path(__file__).with_name("parallel_run.py"))
+    (folder / "csx").mkdir()
+    (folder / "ddp").mkdir()
+    commands = [[sys.executable, script, str(folder), way] for _ in environments]
+    own = {"CSTORCH_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+    processes = [
+        subprocess.Popen(command, env={**os.environ, **own, **environment}, stderr=subprocess.PIPE, text=True)
+        for command, environment in zip(commands, environments, strict=True)
+    ]
+    for process in processes:
+        _, errors = process.communicate(timeout=120)
+        assert process.returncode == 0, errors
+    return [json.loads((folder / f"{way}-{rank}.json").read_text()) for rank in range(2)]
+
+
+def test_a_process_for_each_system_equals_ddp_on_the_cpu(tmp_path, free_port):
+    common = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "0", "TORCHELASTIC_RUN_ID": "test"}
+    common |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port)}
+    seen = started(tmp_path, "torchrun", [{**common, "RANK": r, "LOCAL_RANK": r} for r in "01"])
+    assert seen[0]["csx"]["state"] == seen[1]["csx"]["state"]
+    for found in seen:
+        for way in ("", " resumed"):
+            csx, ddp = found["csx" + way], found["ddp" + way]
+            assert csx.pop("strategy") == "CSXParallelStrategy"
+            assert ddp.pop("strategy") == "DDPStrategy"
+            for part in ("rows", "state"):
+                torch.testing.assert_close(csx.pop(part), ddp.pop(part), rtol=1e-5, atol=1e-5)
+            assert csx == ddp
+        assert found["csx"]["sampler"] == "DistributedSampler"
+        different_weights, different_steps = found["said"]
+        assert "process 1 has another state than process 0, in tensors of shape (2, 3)" in different_weights
+        assert "process 0 'update'" in different_steps
+        assert "process 1 'step'" in different_steps
+    assert not set(seen[0]["csx"]["samples"]) & set(seen[1]["csx"]["samples"])
+
+
+def test_a_plain_script_starts_its_other_processes(tmp_path, free_port):
+    (first, second) = started(tmp_path, "script", [{"MASTER_PORT": str(free_port)}])
+    assert first["csx"]["strategy"] == "CSXParallelStrategy"
+    assert first["csx"]["world"] == second["csx"]["world"] == 2
+    assert first["csx"]["state"] == second["csx"]["state"]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: CSXParallelStrategy(start_method="spawn"), "start_method='spawn'.*'popen' or 'fork'"),
+        (
+            lambda: strategy_of(strategy=CSXParallelStrategy(cluster_config=ClusterConfig(num_csx=2)), devices=2),
+            "num_csx=2.*every process drives one system",
+        ),
+        (
+            lambda: L.Trainer(accelerator="csx", strategy="csx_parallel", sync_batchnorm=True, **QUIET).fit(Linear()),
+            "sync_batchnorm=True.*devices=N",
+        ),
+    ],
+)
+def test_what_csx_parallel_refuses(make, message, monkeypatch, free_port):
+    monkeypatch.setenv("MASTER_PORT", str(free_port))
+    try:
+        with pytest.raises(ValueError, match=message):
+            make()
+    finally:
+        if torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()
+
+
+def test_peers_need_a_process_group():
+    with pytest.raises(BackendError, match=r"peers=True.*there is no process group.*torchrun"):
+        cstorch.backend("CSX", peers=True)

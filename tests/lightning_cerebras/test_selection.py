@@ -10,7 +10,7 @@ import pytest
 from lightning.pytorch.plugins import AsyncCheckpointIO, MixedPrecision
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
-from lightning_cerebras import CSXAccelerator, CSXCheckpointIO, CSXPrecision, CSXStrategy
+from lightning_cerebras import CSXAccelerator, CSXCheckpointIO, CSXParallelStrategy, CSXPrecision, CSXStrategy
 
 
 def parts(trainer):
@@ -77,15 +77,17 @@ def test_other_precision_plugins_are_refused():
         L.Trainer(accelerator="csx", plugins=MixedPrecision("bf16-mixed", "cpu"))
 
 
-@pytest.mark.parametrize("devices", [2, [0], "0,1"])
+@pytest.mark.parametrize("devices", [-2, [0], "0,1"])
 def test_devices(devices):
     with pytest.raises(ValueError, match="with accelerator='csx'"):
         L.Trainer(accelerator="csx", devices=devices)
 
 
 def test_several_nodes_are_refused():
-    with pytest.raises(MisconfigurationException, match="num_nodes=2"):
-        L.Trainer(accelerator="csx", num_nodes=2)
+    for strategy in ("auto", "csx"):
+        with pytest.raises(MisconfigurationException, match=r"num_nodes=2.*torchrun.*csx_parallel"):
+            L.Trainer(accelerator="csx", strategy=strategy, num_nodes=2)
+    assert type(L.Trainer(accelerator="csx", strategy="csx_parallel", num_nodes=2).strategy) is CSXParallelStrategy
 
 
 def test_a_wrapping_checkpoint_io_gets_ours_inside():

@@ -90,6 +90,10 @@ def propagate(graph: fx.GraphModule) -> None:
 
 def mutated_arguments(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
     """Arguments that the operator `func` writes to, in the order of its schema."""
+    if func is torch.ops.aten.native_batch_norm.default:  # its schema does not say so
+        training = args[5] if len(args) > 5 else kwargs["training"]
+        running = (args[i] if len(args) > i else kwargs[name] for i, name in ((3, "running_mean"), (4, "running_var")))
+        return [value for value in running if value is not None] if training else []
     schema = func._schema
     if not schema.is_mutable:
         return []

@@ -16,9 +16,7 @@ from cstorch.errors import BackendError
 from cstorch.tracing.program import Executable, Program
 
 
-def connect(
-    config: Any, compile_dir: str | os.PathLike[str] | None, executes: bool, peers: bool = False
-) -> Appliance:
+def connect(config: Any, compile_dir: str | os.PathLike[str] | None, executes: bool, peers: bool = False) -> Appliance:
     """The appliance for `config`. Under torchrun, a process of rank above 0 becomes a system and ends here.
 
     Args:
@@ -50,8 +48,8 @@ def connect(
 
         if config.num_csx != 1:
             raise BackendError(
-                f"peers=True with cluster_config.num_csx={config.num_csx}: each process drives one system. Use num_csx=1 "
-                "and as many processes as systems."
+                f"peers=True with cluster_config.num_csx={config.num_csx}: each process drives one system. Use "
+                "num_csx=1 and as many processes as systems."
             )
         return PeersAppliance(executes)
     launched = launched_processes()

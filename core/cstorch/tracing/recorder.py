@@ -284,7 +284,8 @@ class Recorder(TorchDispatchMode):
         handles = [t for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, CsxTensor)]
         wrapped = self._wrap(out, node, {id(t._fake): t for t in handles})
         changed = mutated_arguments(func, plain_args, plain_kwargs)
-        if changed and isinstance(changed[0], torch.Tensor) and not isinstance(changed[0], CsxTensor):
+        in_place = changed and func._schema.is_mutable
+        if in_place and isinstance(changed[0], torch.Tensor) and not isinstance(changed[0], CsxTensor):
             return changed[0]
         return return_and_correct_aliasing(func, args, kwargs, wrapped)
 
