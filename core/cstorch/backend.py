@@ -41,9 +41,9 @@ def _cpu(*args: Any, **kwargs: Any) -> Backend:
 
 
 def _gpu(*args: Any, **kwargs: Any) -> Backend:
-    raise BackendError(
-        'the GPU backend is not part of this version of cstorch. Use cstorch.backend("CSX") or cstorch.backend("CPU").'
-    )
+    from cstorch.backends.gpu_backend import GpuBackend
+
+    return GpuBackend(*args, **kwargs)
 
 
 def _from_plugin(name: str) -> Callable[..., Backend]:
@@ -62,7 +62,7 @@ def backend(backend_type: str | None = None, *args: Any, **kwargs: Any) -> Backe
         backend_type: "CSX", "CPU", "GPU" or the name of a backend that a plugin registers, in any case; None for the
             backend that exists.
         *args: Passed to the backend.
-        **kwargs: Passed to the backend: see CsxBackend and CpuBackend.
+        **kwargs: Passed to the backend: see CsxBackend, CpuBackend and GpuBackend.
 
     Returns:
         The backend. It stays current until `close()`, or the end of a `with` block around it.

@@ -32,12 +32,13 @@ class CompiledModule:
 
     def __init__(self, model: nn.Module, backend: Backend) -> None:
         self._model = model
+        self._forward = backend.forward_of(model)
         self.backend = backend
         self.device = backend.torch_device
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the forward pass."""
-        return self._model(*args, **kwargs)
+        return self._forward(*args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
         if not name.startswith("_"):

@@ -68,4 +68,5 @@ def _write_tensor(name: str, value: torch.Tensor) -> None:
 
 
 def _writer() -> Any:
-    return None if context.executor is None else context.executor.writer
+    executor = context.executor
+    return executor.writer if executor is not None and executor.backend.is_main_process else None

@@ -86,6 +86,8 @@ class Backend:
         is_tracing: Whether the body of a traced step is being recorded now.
         is_e2e_execution: Whether programs are executed; false for compile_only and validate_only.
         systems: The systems that run each program together, when they are several.
+        is_main_process: Whether this process, of those that go through the program alike, writes checkpoints and
+            summaries.
         programs: How many programs have been loaded.
         report: What they are made of; also in files below the artifact_dir.
         loaded: They, as long as their traced steps keep them.
@@ -96,6 +98,7 @@ class Backend:
     backend_type: BackendType
     cluster_config: Any = None
     systems: Systems | None = None
+    is_main_process: bool = True
 
     def __init__(
         self,
@@ -178,6 +181,14 @@ class Backend:
             return executable
         finally:
             self.report.write()
+
+    def forward_of(self, model: nn.Module) -> Callable[..., Any]:
+        """What the callable that `cstorch.compile` returns for `model`, which is on the device, calls."""
+        return model
+
+    def place(self, batch: Any) -> Any:
+        """A batch of the DataExecutor where steps expect it: as it is, but on a GPU."""
+        return batch
 
     def flops_done(self) -> int | None:
         """The floating-point operations of all programs that have run; None where that is not known."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +14,8 @@ from cstorch.storage.progress import ByteProgress
 from cstorch.storage.write import Plan
 from cstorch.tracing import nest
 from cstorch.tracing.context import context
+
+logger = logging.getLogger("cstorch.save")
 
 
 def save(
@@ -27,7 +30,8 @@ def save(
     The file is HDF5 with a dataset for each tensor, opens with `torch.load` on any machine, and `cstorch.load` reads
     it lazily and without running code. Tensors on csx are cpu tensors in it; what nobody has computed yet stays so,
     and a tensor of one value takes no space. Tensors that share memory do so again after loading; others are stored
-    contiguously. The file appears complete or not at all, also when the process dies; an existing file is replaced.
+    contiguously. Where several processes go through the program alike (the GPU backend with `enable_distributed`, CSX
+    with `peers`), only the main one writes, and the others return at once. The file appears complete or not at all, also when the process dies; an existing file is replaced.
 
     Args:
         obj: The object to save, usually a dict of state dicts. Tensors, numbers, text, None, bytes, arrays and
@@ -44,6 +48,9 @@ def save(
         CheckpointError: the file cannot be written. What was there before is still there.
         CheckpointContentError: an object cannot be saved in a form that is safe to load (a TypeError). It is named.
     """
+    if context.backend is not None and not context.backend.is_main_process:
+        logger.info("%s is written by the main process alone", checkpoint_file)
+        return None if blocking else PendingSave(os.path.abspath(checkpoint_file), lambda: None)
     plan = Plan(obj, pickle_objects)
     if not blocking:
         name = os.path.abspath(checkpoint_file)

@@ -131,6 +131,7 @@ class DataExecutor:
         final = self.num_steps - 1
         runs = not self.backend.is_csx or self.backend.is_e2e_execution
         every = 1 if not self.backend.is_csx else self.activation_steps
+        moves = self.backend.is_gpu
         checkpoints = self._checkpoints if runs else None
         current = Iteration()
         current.fetches = runs
@@ -147,7 +148,10 @@ class DataExecutor:
             view.__enter__()
         try:
             for step in range(self.num_steps):
-                batch = self.batch = next(batches)
+                batch = next(batches)
+                if moves:
+                    batch = self.backend.place(batch)
+                self.batch = batch
                 self.iteration = step
                 if checkpoints is not None:
                     current.is_checkpoint = checkpoints.match(step)
