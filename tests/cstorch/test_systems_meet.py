@@ -8,6 +8,7 @@ from pathlib import Path
 
 from cstorch.distributed import ClusterConfig
 from systems_run import losses
+from two_hosts import run_on_two_hosts
 
 RUN = str(Path(__file__).with_name("systems_run.py"))
 COMMAND = "from cstorch.command_line import main; main()"
@@ -30,6 +31,10 @@ def test_torchrun_makes_ranks_above_zero_systems():
     out, errors = run.communicate(timeout=120)
     assert run.returncode == 0, errors
     assert out.splitlines() == [str(losses(ClusterConfig()))]  # of rank 0 alone
+
+
+def test_torchrun_on_two_hosts():
+    assert run_on_two_hosts(RUN).splitlines()[-1] == str(losses(ClusterConfig()))
 
 
 def test_a_system_joins_at_an_address_when_it_knows_the_secret(tmp_path):

@@ -124,7 +124,7 @@ if __name__ == "__main__":
     if way == "script":
         options = {"accelerator": "csx", "strategy": "csx_parallel", "devices": 2}
     else:
-        options = {"accelerator": "csx"}
+        options = {"accelerator": "csx", "num_nodes": 2 if way == "hosts" else 1}
     found = {"csx": fit(out / "csx", **options)}
     if way == "torchrun":
         cpu = {"accelerator": "cpu", "strategy": "ddp", "devices": 2}

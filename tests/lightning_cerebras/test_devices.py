@@ -15,6 +15,7 @@ from cstorch.distributed import ClusterConfig
 from cstorch.errors import BackendError
 from lightning.pytorch.callbacks import ModelCheckpoint
 from modules import Linear, assert_equal_fits, fit
+from two_hosts import run_on_two_hosts
 
 from lightning_cerebras import CSXParallelStrategy, CSXStrategy
 
@@ -75,12 +76,14 @@ def free_port():
         return probe.getsockname()[1]
 
 
+SCRIPT = str(Path(__file__).with_name("parallel_run.py"))
+
+
 def started(folder, way, environments):
     """What each of the processes of `parallel_run.py` has seen."""
-    script = str(Path(__file__).with_name("parallel_run.py"))
     (folder / "csx").mkdir()
     (folder / "ddp").mkdir()
-    commands = [[sys.executable, script, str(folder), way] for _ in environments]
+    commands = [[sys.executable, SCRIPT, str(folder), way] for _ in environments]
     own = {"CSTORCH_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
     processes = [
         subprocess.Popen(command, env={**os.environ, **own, **environment}, stderr=subprocess.PIPE, text=True)
@@ -118,6 +121,16 @@ def test_a_plain_script_starts_its_other_processes(tmp_path, free_port):
     assert first["csx"]["strategy"] == "CSXParallelStrategy"
     assert first["csx"]["world"] == second["csx"]["world"] == 2
     assert first["csx"]["state"] == second["csx"]["state"]
+
+
+def test_two_nodes_under_torchrun_choose_it_by_themselves(tmp_path):
+    (tmp_path / "csx").mkdir()
+    run_on_two_hosts(SCRIPT, str(tmp_path), "hosts")
+    first, second = (json.loads((tmp_path / f"hosts-{rank}.json").read_text())["csx"] for rank in range(2))
+    assert first["strategy"] == "CSXParallelStrategy"
+    assert first["world"] == second["world"] == 2
+    assert first["state"] == second["state"]
+    assert not set(first["samples"]) & set(second["samples"])
 
 
 @pytest.mark.parametrize(

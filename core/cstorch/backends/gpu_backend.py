@@ -159,8 +159,8 @@ def device_of(local_rank: int) -> torch.device:
         )
     if local_rank >= count:
         raise BackendError(
-            f"the process of local rank {local_rank} has no GPU: this host has {count}. Start at most {count} processes "
-            f"on it: torchrun --nproc_per_node={count}."
+            f"the process of local rank {local_rank} has no GPU: this host has {count}. Start at most {count} "
+            f"processes on it: torchrun --nproc_per_node={count}."
         )
     return torch.device("cuda", local_rank)
 

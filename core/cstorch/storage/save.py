@@ -31,7 +31,8 @@ def save(
     it lazily and without running code. Tensors on csx are cpu tensors in it; what nobody has computed yet stays so,
     and a tensor of one value takes no space. Tensors that share memory do so again after loading; others are stored
     contiguously. Where several processes go through the program alike (the GPU backend with `enable_distributed`, CSX
-    with `peers`), only the main one writes, and the others return at once. The file appears complete or not at all, also when the process dies; an existing file is replaced.
+    with `peers`), only the main one writes, and the others return at once. The file appears complete or not at all,
+    also when the process dies; an existing file is replaced.
 
     Args:
         obj: The object to save, usually a dict of state dicts. Tensors, numbers, text, None, bytes, arrays and
