@@ -51,6 +51,12 @@ def test_readme_programs_run(tmp_path, index):
     assert ("max_epochs=3" in output) if index == 0 else ("step 20: loss" in output)
 
 
+def test_the_cluster_page_says_what_its_script_computes():
+    folder = ROOT / "examples" / "cluster"
+    assert run([folder / "scaling.py"], folder).strip() in (folder / "README.md").read_text()
+    assert subprocess.run(["bash", "-n", str(folder / "slurm.sh")], check=False).returncode == 0
+
+
 def test_readme_test_command_is_what_ci_runs():
     readme, ci = (ROOT / "README.md").read_text(), (ROOT / ".ci" / "run").read_text()
     (command,) = [line for line in ci.splitlines() if line.startswith("pytest ")]
