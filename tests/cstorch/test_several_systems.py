@@ -125,7 +125,7 @@ def test_what_cannot_be_divided_is_refused():
             own_gradient(torch.ones(4, 3))
 
 
-def test_running_statistics_are_the_mean_of_those_of_the_systems():
+def test_running_statistics_are_averaged_and_what_the_host_writes_is_sent():
     x = torch.randn(4, 3)
     parts = [nn.BatchNorm1d(3) for _ in range(2)]
     for part, own in zip(parts, x.chunk(2), strict=True):
@@ -134,9 +134,20 @@ def test_running_statistics_are_the_mean_of_those_of_the_systems():
     with cstorch.backend("CSX", cluster_config=ClusterConfig(num_csx=2)) as backend:
         model = nn.BatchNorm1d(3)
         compiled = cstorch.compile(model, backend)
-        step = cstorch.trace(lambda x: compiled(x).mean())
+        step = cstorch.trace(lambda x: compiled(x))
         step(x)
         step(x)
         for name in ("running_mean", "running_var", "num_batches_tracked"):
             values = [getattr(part, name).float() for part in parts]
             torch.testing.assert_close(getattr(model, name).cpu().float(), (values[0] + values[1]) / 2)
+
+        seen = []
+        keep = cstorch.step_closure(lambda value: seen.append(value.clone()))
+        with torch.no_grad():
+            model.weight.mul_(2)
+            model.bias[1:].add_(3)
+        model.load_state_dict({**model.state_dict(), "running_mean": torch.ones(3), "running_var": torch.ones(3)})
+        model.eval()
+        keep(step(x))
+        backend.check_systems()
+    torch.testing.assert_close(seen[0], (x - 1) * 2 / (1 + 1e-5) ** 0.5 + torch.tensor([0.0, 3.0, 3.0]))

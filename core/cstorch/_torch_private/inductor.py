@@ -17,7 +17,15 @@ from torch import fx
 
 logger = logging.getLogger("cstorch.compile")
 
-__all__ = ["Epilogue", "aot_compile", "check_descriptions", "cpp_compiler", "load_library", "lower_as_buffer"]
+__all__ = [
+    "Epilogue",
+    "aot_compile",
+    "check_descriptions",
+    "cpp_compiler",
+    "load_gpu_library",
+    "load_library",
+    "lower_as_buffer",
+]
 
 
 @dataclass(frozen=True)
@@ -196,6 +204,13 @@ def lower_as_buffer(operator: torch._ops.OpOverload) -> None:
 def load_library(path: str) -> Callable[[list[torch.Tensor]], list[torch.Tensor]]:
     """Load a library that `aot_compile` made; the call that runs it."""
     runner = torch._C._aoti.AOTIModelContainerRunnerCpu(path, 1)
+    run: Callable[[list[torch.Tensor]], list[torch.Tensor]] = runner.run
+    return run
+
+
+def load_gpu_library(path: str, device: str, kernels: str) -> Callable[[list[torch.Tensor]], list[torch.Tensor]]:
+    """Load a library that `aot_compile` made for a CUDA device, with its kernels in the folder `kernels`."""
+    runner: Any = torch._C._aoti.AOTIModelContainerRunnerCuda(path, 1, device, kernels)
     run: Callable[[list[torch.Tensor]], list[torch.Tensor]] = runner.run
     return run
 

@@ -31,6 +31,15 @@ def connect(config: Any, compile_dir: str | os.PathLike[str] | None, executes: b
         SystemExit: in a system, when the run is over.
     """
     address = config.mgmt_address
+    if address is not None and address.startswith("cuda://"):
+        from cstorch.appliance.cuda import CudaAppliance, device_at
+
+        if config.num_csx != 1:
+            raise BackendError(
+                f"cluster_config.mgmt_address is {address!r}, which is one GPU, and num_csx is {config.num_csx}. Use "
+                'num_csx=1; for several GPUs cstorch.backend("GPU", enable_distributed=True) under torchrun.'
+            )
+        return CudaAppliance(device_at(address)) if executes else LocalAppliance(executes)
     if address is not None:
         from cstorch import plugins
 

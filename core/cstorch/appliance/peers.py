@@ -18,8 +18,8 @@ import torch
 from torch import distributed, fx
 
 from cstorch._torch_private.collectives import is_connection_error, name_group, unregister_group
-from cstorch._torch_private.tracing import mutated_arguments
 from cstorch.appliance.local import LocalAppliance
+from cstorch.appliance.state import written_state
 from cstorch.appliance.system import checksum
 from cstorch.backends import csx
 from cstorch.compiler.collectives import GROUP
@@ -27,7 +27,6 @@ from cstorch.compiler.interpreter import InterpretedExecutable
 from cstorch.compiler.passes import prepare
 from cstorch.errors import BackendError
 from cstorch.tracing.across_systems import COMBINE
-from cstorch.tracing.batch_dims import key
 from cstorch.tracing.context import context
 from cstorch.tracing.program import Executable, Program
 
@@ -40,7 +39,7 @@ class _TogetherExecutable:
     def __init__(self, peers: PeersAppliance, program: Program, executable: InterpretedExecutable) -> None:
         self._peers, self._executable, self._name = peers, executable, program.name
         self._signature = _signature(program.graph.graph)
-        self._written = _written(program)
+        self._written = written_state(program)
         self._ask = torch.empty(2, dtype=torch.int64)
         self.made = executable.made
         self.state: list[torch.Tensor] = []
@@ -182,17 +181,3 @@ def _signature(graph: fx.Graph) -> int:
             shape = "" if value is None else f"{tuple(value.shape)} {value.dtype}"
             digest.update(f"{node.target} {shape}\n".encode())
     return int.from_bytes(digest.digest()[:7], "big")
-
-
-def _written(program: Program) -> list[int]:
-    """Positions of the state that a program writes to."""
-    graph = program.graph.graph
-    touched = {
-        key(target)
-        for node in graph.nodes
-        if isinstance(node.target, torch._ops.OpOverload)
-        for target in mutated_arguments(node.target, node.args, node.kwargs)
-        if isinstance(target, fx.Node)
-    }
-    state = list(graph.find_nodes(op="placeholder"))[: len(program.state)]
-    return [i for i, node in enumerate(state) if key(node) in touched]

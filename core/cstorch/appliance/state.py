@@ -7,6 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch import fx
+
+from cstorch._torch_private.tracing import mutated_arguments
+from cstorch.device.tensor import observer
+from cstorch.tracing.batch_dims import key
+from cstorch.tracing.program import Program
 
 
 @dataclass
@@ -17,13 +23,15 @@ class Memory:
         key: Its number on the systems.
         storage: The memory itself; held, so that its address is not given to another.
         tensors: The bound tensors in it.
-        is_known: Whether the systems have had its contents.
+        is_known: Whether the systems have the contents that it had when the host wrote to it last.
+        writes: So often the host had written to it through csx tensors when that was looked at last.
     """
 
     key: int
     storage: torch.UntypedStorage
     tensors: list[Bound] = field(default_factory=list)
     is_known: bool = False
+    writes: int = 0
 
     @property
     def is_written(self) -> bool:
@@ -72,11 +80,25 @@ class StateTable:
         self.memories: dict[int, Memory] = {}
         self._tensors: dict[int, Bound] = {}
         self._bound: dict[int, list[Bound]] = {}
-        self._outputs: dict[int, list[tuple[torch.Tensor, float]]] = {}  # of the last run of each program
+        self._outputs: dict[int, list[tuple[torch.Tensor, float, int]]] = {}  # of the last run of each program
         self._next = 0
+        self._all_writes = -1
+        if observer.writes is None:
+            observer.writes = {}
+
+    def _look(self) -> None:
+        """Notice what the host has written to since."""
+        if self._all_writes == observer.all_writes:
+            return
+        self._all_writes = observer.all_writes
+        for where, memory in self.memories.items():
+            count = _writes(where)
+            if count != memory.writes:
+                memory.writes, memory.is_known = count, False
 
     def change(self, program: int, state: list[torch.Tensor]) -> Change | None:
         """What has to be told before `program` runs on `state`; None for nothing, as usual."""
+        self._look()
         bound = self._bound.get(program)
         if bound is not None:
             for entry, tensor in zip(bound, state, strict=True):
@@ -127,10 +149,10 @@ class StateTable:
         memory = self.memories.get(where)
         if memory is None:
             self._next += 1
-            memory = self.memories[where] = Memory(self._next, storage)
+            memory = self.memories[where] = Memory(self._next, storage, writes=_writes(where))
             for program, outputs in self._outputs.items():
-                for index, (output, version) in enumerate(outputs):
-                    if output.untyped_storage().data_ptr() == where and _version(output) == version:
+                for index, (output, *seen) in enumerate(outputs):
+                    if output.untyped_storage().data_ptr() == where and seen == [_version(output), memory.writes]:
                         found.adopted.append((memory.key, program, index))
                         memory.is_known = True
                         return memory
@@ -140,10 +162,11 @@ class StateTable:
         """Note that `program` has run on all systems: what it wrote is the same everywhere."""
         for entry in self._bound[program]:
             entry.version = _version(entry.tensor)
-        self._outputs[program] = [(t, _version(t)) for t in outputs]
+        self._outputs[program] = [(t, _version(t), _writes(t.untyped_storage().data_ptr())) for t in outputs]
 
     def unwritten(self) -> list[Memory]:
         """Memory that systems have and the host has not written to since."""
+        self._look()
         return [m for m in self.memories.values() if m.is_known and not m.is_written]
 
     def forget(self) -> None:
@@ -153,6 +176,24 @@ class StateTable:
             memory.is_known = False
 
 
+def _writes(where: int) -> int:
+    return 0 if observer.writes is None else observer.writes.get(where, 0)
+
+
 def _version(tensor: torch.Tensor) -> float:
     """How often PyTorch has written to `tensor`; one that does not count is written whenever it is asked."""
     return math.nan if tensor.is_inference() else tensor._version
+
+
+def written_state(program: Program) -> list[int]:
+    """Positions of the state that a program writes to."""
+    graph = program.graph.graph
+    touched = {
+        key(target)
+        for node in graph.nodes
+        if isinstance(node.target, torch._ops.OpOverload)
+        for target in mutated_arguments(node.target, node.args, node.kwargs)
+        if isinstance(target, fx.Node)
+    }
+    state = list(graph.find_nodes(op="placeholder"))[: len(program.state)]
+    return [i for i, node in enumerate(state) if key(node) in touched]

@@ -57,6 +57,9 @@ class Observer:
         attribute_changes: How often a watched attribute of some module has been assigned.
         watched: Names of the module attributes that programs depend on.
         host_changes: How often a csx tensor has been given other contents to hold (not: written to).
+        writes: How often the host has written to memory through csx tensors, by its address; None as long as no
+            appliance holds a replica of the state.
+        all_writes: How often altogether.
         refused: The reads of values that were refused while a step is traced.
     """
 
@@ -65,6 +68,8 @@ class Observer:
         self.flag_changes = 0
         self.host_changes = 0
         self.attribute_changes = 0
+        self.writes: dict[int, int] | None = None
+        self.all_writes = 0
         self.watched: set[str] = set()
         self.refused: list[str] = []
 
@@ -396,6 +401,8 @@ def run_on_host(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
                 )
     host_args, host_kwargs = pytree.tree_map_only(CsxTensor, lambda t: t._host, (args, kwargs))
     out = func(*host_args, **host_kwargs)
+    if observer.writes is not None:
+        _note_writes(func, host_args, host_kwargs)
     if func is aten._local_scalar_dense.default:
         return out
     if target is not None and not _is_csx(target):
@@ -411,6 +418,16 @@ def run_on_host(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     if func is aten.detach.default:
         wrapped._weight = _is_weight(args[0])
     return return_and_correct_aliasing(func, args, kwargs, wrapped)
+
+
+def _note_writes(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Count a write to the memory of host tensors: PyTorch's own counts leave out what a tensor subclass writes."""
+    assert observer.writes is not None
+    for t in mutated_arguments(func, args, kwargs):
+        if isinstance(t, torch.Tensor):
+            where = t.untyped_storage().data_ptr()
+            observer.writes[where] = observer.writes.get(where, 0) + 1
+            observer.all_writes += 1
 
 
 def follow_shapes(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CsxTensor | None:

@@ -74,8 +74,8 @@ class ClusterConfig:
     Attributes:
         mgmt_address: Where the systems meet. None: the backend starts `num_csx - 1` systems on this host, beside this
             process, which is one itself; under torchrun, torchrun's own rendezvous. "host:port": the backend listens
-            there and waits for systems that were started with `cstorch system host:port` on this or other hosts. With
-            a scheme ("ray://..."): a plugin connects.
+            there and waits for systems that were started with `cstorch system host:port` on this or other hosts. "cuda://0":
+            programs run on that GPU of this host. With another scheme ("ray://..."): a plugin connects.
         credentials_path: A file with a secret of at least 16 bytes, readable by its owner alone. A system must show
             that it knows the secret before it is let in. Systems that the backend starts need none.
         num_csx: Systems to run on. The batch of a step is divided among them, and gradients are averaged.
