@@ -40,6 +40,7 @@ def bind(
         return
     moved = (
         private.missing(connector, private.CONNECTOR)
+        + private.missing(parallel_class.__bases__[-1], private.PARALLEL)
         + private.missing(automatic_class, private.AUTOMATIC)
         + private.missing(precision_class, private.PRECISION)
     )

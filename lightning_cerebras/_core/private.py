@@ -12,6 +12,9 @@ from typing import Any
 CONNECTOR = ("_choose_strategy", "_check_and_init_precision")
 """Methods of `_AcceleratorConnector` without arguments; `accelerator`, `strategy`, `_precision_flag` beside them."""
 
+PARALLEL = ("_configure_launcher",)
+"""Methods of `ParallelStrategy`; its `_layer_sync`, and the launchers of scripts and of processes, beside them."""
+
 AUTOMATIC = (
     "_make_closure",
     "_training_step",

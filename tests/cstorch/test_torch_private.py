@@ -104,6 +104,7 @@ def test_inductor_surface():
         assert hasattr(config.aot_inductor, name)
     assert hasattr(config, "fallback_random")
     assert callable(torch._C._aoti.AOTIModelContainerRunnerCpu)
+    assert not torch.backends.cuda.is_built() or callable(torch._C._aoti.AOTIModelContainerRunnerCuda)
 
 
 def test_setters_reach_function_modes():

@@ -16,6 +16,8 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
+from lightning_cerebras import CSXParallelStrategy
+
 warnings.simplefilter("ignore")
 
 
@@ -87,6 +89,21 @@ def fit(folder, ckpt_path=None, **options):
     }
 
 
+def forked(folder):
+    """A fit in processes that are copies of this one, which gets weights and metrics back from the first of them."""
+    module = Module()
+    before = [p.detach().clone() for p in module.parameters()]
+    best = ModelCheckpoint(folder, monitor="val_loss", filename="{step}")
+    trainer = L.Trainer(
+        accelerator="csx", strategy=CSXParallelStrategy(start_method="fork"), devices=2, max_epochs=1, logger=False,
+        enable_progress_bar=False, enable_model_summary=False, callbacks=[best],
+    )  # fmt: skip
+    trainer.fit(module, DataLoader(data(16, 1), batch_size=4), DataLoader(data(16, 2), batch_size=4))
+    assert not all(torch.equal(a, b) for a, b in zip(before, module.parameters(), strict=True))
+    assert Path(best.best_model_path).name == "step=2.ckpt"
+    assert {"own", "all", "val_loss"} <= trainer.callback_metrics.keys()
+
+
 def different_programs():
     """What a process says that is about to run another program than the others, and one whose weights are others."""
     said = []
@@ -121,6 +138,9 @@ def different_programs():
 if __name__ == "__main__":
     out, way = Path(sys.argv[1]), sys.argv[2]
     torch.set_num_threads(1)
+    if way == "fork":
+        forked(out / "forked")
+        sys.exit()
     if way == "script":
         options = {"accelerator": "csx", "strategy": "csx_parallel", "devices": 2}
     else:

@@ -79,26 +79,32 @@ def free_port():
 SCRIPT = str(Path(__file__).with_name("parallel_run.py"))
 
 
-def started(folder, way, environments):
-    """What each of the processes of `parallel_run.py` has seen."""
+def run_together(folder, runs):
+    """Run `parallel_run.py` in several processes at once, each in a way and with variables of its own."""
     (folder / "csx").mkdir()
     (folder / "ddp").mkdir()
-    commands = [[sys.executable, SCRIPT, str(folder), way] for _ in environments]
-    own = {"CSTORCH_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+    common = {**os.environ, "CSTORCH_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
     processes = [
-        subprocess.Popen(command, env={**os.environ, **own, **environment}, stderr=subprocess.PIPE, text=True)
-        for command, environment in zip(commands, environments, strict=True)
+        subprocess.Popen(
+            [sys.executable, SCRIPT, str(folder), way], env={**common, **own}, stderr=subprocess.PIPE, text=True
+        )
+        for way, own in runs
     ]
     for process in processes:
         _, errors = process.communicate(timeout=120)
         assert process.returncode == 0, errors
+
+
+def seen_in(folder, way):
+    """What both processes of a run have seen."""
     return [json.loads((folder / f"{way}-{rank}.json").read_text()) for rank in range(2)]
 
 
 def test_a_process_for_each_system_equals_ddp_on_the_cpu(tmp_path, free_port):
     common = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "0", "TORCHELASTIC_RUN_ID": "test"}
     common |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port)}
-    seen = started(tmp_path, "torchrun", [{**common, "RANK": r, "LOCAL_RANK": r} for r in "01"])
+    run_together(tmp_path, [("torchrun", {**common, "RANK": r, "LOCAL_RANK": r}) for r in "01"])
+    seen = seen_in(tmp_path, "torchrun")
     assert seen[0]["csx"]["state"] == seen[1]["csx"]["state"]
     for found in seen:
         for way in ("", " resumed"):
@@ -116,8 +122,10 @@ def test_a_process_for_each_system_equals_ddp_on_the_cpu(tmp_path, free_port):
     assert not set(seen[0]["csx"]["samples"]) & set(seen[1]["csx"]["samples"])
 
 
-def test_a_plain_script_starts_its_other_processes(tmp_path, free_port):
-    (first, second) = started(tmp_path, "script", [{"MASTER_PORT": str(free_port)}])
+def test_a_plain_script_starts_its_other_processes(tmp_path):
+    (tmp_path / "forked").mkdir()
+    run_together(tmp_path, [("script", {}), ("fork", {})])
+    first, second = seen_in(tmp_path, "script")
     assert first["csx"]["strategy"] == "CSXParallelStrategy"
     assert first["csx"]["world"] == second["csx"]["world"] == 2
     assert first["csx"]["state"] == second["csx"]["state"]
@@ -126,7 +134,7 @@ def test_a_plain_script_starts_its_other_processes(tmp_path, free_port):
 def test_two_nodes_under_torchrun_choose_it_by_themselves(tmp_path):
     (tmp_path / "csx").mkdir()
     run_on_two_hosts(SCRIPT, str(tmp_path), "hosts")
-    first, second = (json.loads((tmp_path / f"hosts-{rank}.json").read_text())["csx"] for rank in range(2))
+    first, second = (found["csx"] for found in seen_in(tmp_path, "hosts"))
     assert first["strategy"] == "CSXParallelStrategy"
     assert first["world"] == second["world"] == 2
     assert first["state"] == second["state"]

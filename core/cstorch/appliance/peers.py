@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import hashlib
+import warnings
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +24,7 @@ from cstorch.appliance.state import written_state
 from cstorch.appliance.system import checksum
 from cstorch.backends import csx
 from cstorch.compiler.collectives import GROUP
+from cstorch.compiler.compile import interpreting
 from cstorch.compiler.interpreter import InterpretedExecutable
 from cstorch.compiler.passes import prepare
 from cstorch.errors import BackendError
@@ -91,6 +93,12 @@ class PeersAppliance(LocalAppliance):
         """Make `program` ready to run: compiled, or interpreted where values go between processes."""
         if not any(node.target in COMBINE for node in program.graph.graph.nodes):
             return super().load(program, example, compile_dir)
+        if not interpreting():
+            warnings.warn(
+                f"the program of {program.name!r} exchanges values between processes, so it is interpreted: right, but "
+                "slower than a compiled one. One process, without peers, compiles it.",
+                stacklevel=2,
+            )
         # Compiled programs with several collectives were seen to wait for each other for ever.
         executable = InterpretedExecutable(prepare(program.graph), "it exchanges values with other processes")
         made = _TogetherExecutable(self, program, executable)

@@ -65,7 +65,8 @@ class CsxBackend(Backend):
         self.appliance = connect(cluster_config, compile_dir, self.is_e2e_execution, peers)
         if peers:
             self.is_main_process = self.appliance.rank == 0  # type: ignore[attr-defined]
-            self.systems = Systems(self.appliance.count, share_batch=False)  # type: ignore[attr-defined]
+            count = self.appliance.count  # type: ignore[attr-defined]
+            self.systems = Systems(count, share_batch=False) if count > 1 else None
         if cluster_config.num_csx > 1 and self.appliance.divides_batches:
             self.systems = Systems(cluster_config.num_csx, share_batch=True)
             labels = "".join(f", {label}" for label in cluster_config.job_labels or ())
