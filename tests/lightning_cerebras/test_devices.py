@@ -34,7 +34,7 @@ def strategy_of(**options):
         ({"devices": 2, "strategy": CSXStrategy(cluster_config=ClusterConfig(num_workers_per_csx=2))}, 2),
         ({"strategy": CSXStrategy(cluster_config=ClusterConfig(num_csx=4))}, 4),
     ],
-    ids=str,
+    ids=["number", "text", "beside a config", "in a config"],
 )
 def test_devices_are_systems(options, systems):
     strategy = strategy_of(**options)
@@ -154,6 +154,7 @@ def test_two_nodes_under_torchrun_choose_it_by_themselves(tmp_path):
             "sync_batchnorm=True.*devices=N",
         ),
     ],
+    ids=["start method", "config of several", "sync_batchnorm"],
 )
 def test_what_csx_parallel_refuses(make, message, monkeypatch, free_port):
     monkeypatch.setenv("MASTER_PORT", str(free_port))
