@@ -144,10 +144,11 @@ if __name__ == "__main__":
     if way == "script":
         options = {"accelerator": "csx", "strategy": "csx_parallel", "devices": 2}
     else:
-        options = {"accelerator": "csx", "num_nodes": 2 if way == "hosts" else 1}
+        here = int(os.environ["LOCAL_WORLD_SIZE"])
+        options = {"accelerator": "csx", "num_nodes": int(os.environ["WORLD_SIZE"]) // here}
     found = {"csx": fit(out / "csx", **options)}
     if way == "torchrun":
-        cpu = {"accelerator": "cpu", "strategy": "ddp", "devices": 2}
+        cpu = {"accelerator": "cpu", "strategy": "ddp", "devices": here, "num_nodes": options["num_nodes"]}
         found["ddp"] = fit(out / "ddp", **cpu)
         found["csx resumed"] = fit(out / "csx", ckpt_path=out / "csx" / "step=3.ckpt", **options)
         found["ddp resumed"] = fit(out / "ddp", ckpt_path=out / "ddp" / "step=3.ckpt", **cpu)
