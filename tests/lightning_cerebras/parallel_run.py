@@ -135,6 +135,22 @@ def different_programs():
     return said
 
 
+def left_alone(leave):
+    """What a process says whose peer has ended; in the other, `leave` does not return."""
+    with cstorch.backend("CSX", peers=True) as backend:
+        model = nn.Linear(3, 2)
+        compiled = cstorch.compile(model, backend)
+        step = cstorch.trace(lambda x: compiled(x).mean().backward())
+        step(torch.ones(2, 3))
+        if dist.get_rank() == 1:
+            leave()
+        try:
+            step(torch.ones(2, 3))
+        except BackendError as error:
+            return str(error)
+    return ""
+
+
 if __name__ == "__main__":
     out, way = Path(sys.argv[1]), sys.argv[2]
     torch.set_num_threads(1)
@@ -153,4 +169,14 @@ if __name__ == "__main__":
         found["csx resumed"] = fit(out / "csx", ckpt_path=out / "csx" / "step=3.ckpt", **options)
         found["ddp resumed"] = fit(out / "ddp", ckpt_path=out / "ddp" / "step=3.ckpt", **cpu)
         found["said"] = different_programs()
-    (out / f"{way}-{dist.get_rank()}.json").write_text(json.dumps(found))
+
+    def write():
+        (out / f"{way}-{dist.get_rank()}.json").write_text(json.dumps(found))
+
+    def leave():
+        write()
+        os._exit(0)
+
+    if way == "torchrun":
+        found["alone"] = left_alone(leave)
+    write()

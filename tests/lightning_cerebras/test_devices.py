@@ -125,6 +125,8 @@ def test_a_process_for_each_system_equals_ddp_on_the_cpu(tmp_path, free_port):
         assert "process 1 has another state than process 0, in tensors of shape (2, 3)" in different_weights
         assert "process 0 'update'" in different_steps
         assert "process 1 'step'" in different_steps
+    assert "another process of the run is gone" in seen[0]["alone"]
+    assert "The last checkpoint: " in seen[0]["alone"]
     assert not set(seen[0]["csx"]["samples"]) & set(seen[1]["csx"]["samples"])
 
 
