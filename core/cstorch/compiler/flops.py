@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import time
 import weakref
 from typing import Any
@@ -11,13 +12,34 @@ import torch
 from torch import fx
 from torch.utils.flop_counter import flop_registry
 
+import cstorch.device.recurrent_layers  # noqa: F401  defines its operators
+
 _aten = torch.ops.aten
+
+
+def _recurrent(kind: str, gates: Any, hidden: Any, *_: Any, **__: Any) -> int:
+    """Of the products of hidden states and weights; what the inputs contribute is a product of its own."""
+    return int(2 * math.prod(gates) * hidden[-1])
+
+
+def _recurrent_backward(kind: str, grad: Any, cell: Any, out: Any, kept: Any, hidden: Any, *rest: Any, **_: Any) -> int:
+    return int(2 * math.prod(grad) * rest[1][0])
+
+
+def _lstm(x: Any, of_inputs: Any, of_hidden: Any, *_: Any, **__: Any) -> int:
+    return int(2 * math.prod(x[:2]) * (math.prod(of_inputs) + math.prod(of_hidden)))
+
+
 _FORMULAS = {
     **flop_registry,
     _aten._scaled_dot_product_flash_attention_for_cpu: flop_registry[_aten._scaled_dot_product_flash_attention],
     _aten._scaled_dot_product_flash_attention_for_cpu_backward: flop_registry[
         _aten._scaled_dot_product_flash_attention_backward
     ],
+    torch.ops.cstorch.recurrent: _recurrent,
+    torch.ops.cstorch.recurrent_backward: _recurrent_backward,
+    torch.ops.cstorch.lstm: _lstm,
+    torch.ops.cstorch.lstm_backward: lambda *shapes, **rest: 2 * _lstm(*shapes),
 }
 
 

@@ -1,6 +1,6 @@
 """`nn.RNN`, `nn.GRU` and `nn.LSTM` on csx: one operator for each layer and direction, not one cell for each time step.
 
-Packed sequences, projections and LSTMs whose cell and hidden state differ in dtype go the way that PyTorch has for
+Packed sequences and projections go the way that PyTorch has for
 every device, time step by time step.
 """
 
@@ -20,10 +20,23 @@ aten = torch.ops.aten
 Tensor = torch.Tensor
 
 
-def _fused(x: Tensor, hidden: Tensor, cell: Tensor, weights: Sequence[Tensor], reverse: bool) -> list[Tensor]:
-    given = list(weights) if len(weights) == 4 else [*weights, *[x.new_zeros(weights[0].shape[0])] * 2]
-    out, *last, _ = torch.ops.cstorch.lstm(x, *given, hidden.unsqueeze(0), cell.unsqueeze(0), reverse)
-    return [out, *(state.squeeze(0) for state in last)]
+def _direction(
+    kind: str, x: Tensor, hidden: Tensor, cell: Tensor | None, weights: Sequence[Tensor], reverse: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """One direction of a layer: its outputs in the order of the inputs, the last hidden state, the last cell."""
+    of_inputs, of_hidden, *biases = weights
+    if cell is not None and fused_lstm.is_for(x) and not torch.is_autocast_enabled(NAME):
+        given = (*weights, *([] if biases else [x.new_zeros(of_inputs.shape[0])] * 2))
+        out, last, last_cell, _ = torch.ops.cstorch.lstm(x, *given, hidden.unsqueeze(0), cell.unsqueeze(0), reverse)
+        return out, last.squeeze(0), last_cell.squeeze(0)
+    first, second = biases if biases else (None, None)
+    inside = second if kind == "gru" else None  # the reset gate multiplies it
+    if first is not None and second is not None and inside is None:
+        first = first + second
+    gates = F.linear(x.flip(0) if reverse else x, of_inputs, first).to(hidden.dtype)
+    across, inside = (t if t is None else t.to(hidden.dtype) for t in lowered(of_hidden, inside))
+    out, last_cell, _ = torch.ops.cstorch.recurrent(kind, gates, hidden, cell, across, inside)
+    return out.flip(0) if reverse else out, out[-1], last_cell
 
 
 def _layers(
@@ -31,45 +44,25 @@ def _layers(
     x: Tensor,
     hidden: Tensor,
     cell: Tensor | None,
-    parameters: Sequence[Tensor],
-    has_biases: bool,
+    layers: Sequence[Sequence[Sequence[Tensor]]],
     dropout: float,
     train: bool,
-    directions: int,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """All layers: the outputs of the last, and the last hidden states and cells of all."""
+) -> tuple[Tensor, ...]:
+    """All layers: the outputs of the last, the last hidden states and, for lstm, the last cells of all."""
     if kind in ("tanh", "relu"):  # within autocast the states of others keep their dtype, as on the cpu
         (hidden,) = lowered(hidden)
-    is_fused = cell is not None and fused_lstm.is_for(x) and not torch.is_autocast_enabled(NAME)
-    each = 4 if has_biases else 2
-    hiddens, cells = [], []
-    for layer in range(len(parameters) // each // directions):
-        outs = []
-        for direction in range(directions):
-            at = layer * directions + direction
-            weights = parameters[at * each : (at + 1) * each]
-            if is_fused and cell is not None:
-                out, last_hidden, last_cell = _fused(x, hidden[at], cell[at], weights, bool(direction))
-                hiddens.append(last_hidden)
-                cells.append(last_cell)
-                outs.append(out)
-                continue
-            of_inputs, of_hidden, *biases = weights
-            first, second = biases if biases else (None, None)
-            inside = second if kind == "gru" else None  # the reset gate multiplies it
-            if inside is None and first is not None and second is not None:
-                first = first + second
-            gates = F.linear(x.flip(0) if direction else x, of_inputs, first)
-            across, inside = (t if t is None else t.to(hidden.dtype) for t in lowered(of_hidden, inside))
-            before = None if cell is None else cell[at]
-            out, last, _ = torch.ops.cstorch.recurrent(kind, gates.to(hidden.dtype), hidden[at], before, across, inside)
-            hiddens.append(out[-1])
-            cells.append(last)
-            outs.append(out.flip(0) if direction else out)
-        x = torch.cat(outs, -1) if directions == 2 else outs[0]
-        if dropout and layer + 1 < len(parameters) // each // directions:
+    ends: list[list[Tensor]] = []
+    for number, directions in enumerate(layers):
+        if number and dropout:
             x = torch.dropout(x, dropout, train)
-    return x, torch.stack(hiddens), torch.stack(cells)
+        outs = []
+        for reverse, weights in enumerate(directions):
+            at = len(ends)
+            out, *end = _direction(kind, x, hidden[at], None if cell is None else cell[at], weights, bool(reverse))
+            outs.append(out)
+            ends.append(end)
+        x = torch.cat(outs, -1) if len(outs) > 1 else outs[0]
+    return x, *(torch.stack(states) for states in list(zip(*ends, strict=True))[: 1 if cell is None else 2])
 
 
 def _kernel(kind: str, operator: torch._ops.OpOverload) -> Callable[..., Any]:
@@ -85,17 +78,16 @@ def _kernel(kind: str, operator: torch._ops.OpOverload) -> Callable[..., Any]:
         batch_first: bool,
     ) -> Any:
         hidden, cell = state if kind == "lstm" else (state, None)
-        directions = 2 if bidirectional else 1
-        expected = (4 if has_biases else 2) * layers * directions
-        is_plain = len(parameters) == expected and (cell is None or hidden.shape == cell.shape)
-        if not is_plain or x.numel() == 0 or hidden.shape[0] != layers * directions or x.dim() != 3:
-            return operator.decompose(
-                x, state, parameters, has_biases, layers, dropout, train, bidirectional, batch_first
-            )
+        directions, each = 2 if bidirectional else 1, 4 if has_biases else 2
+        is_plain = len(parameters) == each * directions * layers and (cell is None or hidden.shape == cell.shape)
+        if not is_plain or x.numel() == 0:
+            given = (x, state, parameters, has_biases, layers, dropout, train, bidirectional, batch_first)
+            return operator.decompose(*given)
+        of_each = [parameters[at : at + each] for at in range(0, len(parameters), each)]
+        of_layers = [of_each[at : at + directions] for at in range(0, len(of_each), directions)]
         x = x.transpose(0, 1) if batch_first else x
-        out, hiddens, cells = _layers(kind, x, hidden, cell, parameters, has_biases, dropout, train, directions)
-        out = out.transpose(0, 1) if batch_first else out
-        return (out, hiddens, cells) if kind == "lstm" else (out, hiddens)
+        out, *states = _layers(kind, x, hidden, cell, of_layers, dropout, train)
+        return (out.transpose(0, 1) if batch_first else out, *states)
 
     return kernel
 
