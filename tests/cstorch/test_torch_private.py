@@ -103,6 +103,8 @@ def test_inductor_surface():
     for name in ("compile_wrapper_opt_level", "enable_line_tables", "output_path"):
         assert hasattr(config.aot_inductor, name)
     assert hasattr(config, "fallback_random")
+    assert hasattr(config, "joint_custom_pre_pass")
+    assert callable(torch.ops.prims.inductor_force_stride_order.default)
     assert callable(torch._C._aoti.AOTIModelContainerRunnerCpu)
     assert not torch.backends.cuda.is_built() or callable(torch._C._aoti.AOTIModelContainerRunnerCuda)
 

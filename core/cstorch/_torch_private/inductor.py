@@ -201,6 +201,32 @@ def lower_as_buffer(operator: torch._ops.OpOverload) -> None:
     register_lowering(operator, type_promotion_kind=None)(realize)
 
 
+def lay_out_again(graph: fx.Graph) -> None:
+    """Work out again the fake tensors of a functional graph, some of whose nodes have other strides than before."""
+    from torch._subclasses.fake_tensor import FakeTensor
+    from torch.fx.passes.fake_tensor_prop import FakeTensorProp
+
+    for node in graph.find_nodes(op="call_function", target=torch.ops.aten.view.default):
+        node.target = torch.ops.aten.reshape.default  # rows may not follow one another any more
+    values = [node.meta["val"] for node in graph.find_nodes(op="placeholder")]
+    mode = next(value.fake_mode for value in values if isinstance(value, FakeTensor))
+    module = graph.owning_module
+    assert module is not None
+    module.recompile()
+    with torch.no_grad():
+        FakeTensorProp(module, mode).propagate_dont_convert_inputs(*values)
+
+
+def force_strides(graph: fx.Graph, node: fx.Node, strides: tuple[int, ...]) -> None:
+    """Give the output `node` of a functional graph these strides."""
+    (output,) = graph.find_nodes(op="output")
+    with graph.inserting_before(output):
+        operator = torch.ops.prims.inductor_force_stride_order.default
+        forced = graph.call_function(operator, (node, strides))
+    forced.meta["val"] = node.meta["val"].new_empty_strided(node.meta["val"].shape, strides)
+    output.replace_input_with(node, forced)
+
+
 def load_library(path: str) -> Callable[[list[torch.Tensor]], list[torch.Tensor]]:
     """Load a library that `aot_compile` made; the call that runs it."""
     runner = torch._C._aoti.AOTIModelContainerRunnerCpu(path, 1)

@@ -20,6 +20,7 @@ from cstorch._torch_private.inductor import (
     lower_as_buffer,
 )
 from cstorch.compiler.bias import unfuse_bias
+from cstorch.compiler.channels_last import keep_channels_last
 from cstorch.compiler.passes import copy_graph
 from cstorch.compiler.realize import realize_scalars
 from cstorch.compiler.updates import epilogue, split_updates
@@ -27,7 +28,7 @@ from cstorch.tracing.program import Program
 
 logger = logging.getLogger("cstorch.compile")
 
-GENERATION = 6
+GENERATION = 7
 """Counts what `compile_native` makes of a program: raised when a pass is added, so that no older library is loaded."""
 
 OPTIONS: dict[str, Any] = {
@@ -38,6 +39,7 @@ OPTIONS: dict[str, Any] = {
     "aot_inductor.enable_line_tables": False,
     # A bfloat16 value is rounded after each operation, as eager PyTorch does, rather than at the end of a kernel.
     "emulate_precision_casts": True,
+    "joint_custom_pre_pass": keep_channels_last,
 }
 
 
