@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 import time
 import weakref
 from typing import Any
@@ -17,17 +16,17 @@ import cstorch.device.recurrent_layers  # noqa: F401  defines its operators
 _aten = torch.ops.aten
 
 
-def _recurrent(kind: str, gates: Any, hidden: Any, *_: Any, **__: Any) -> int:
+def _recurrent(kind: str, gates: torch.Tensor, hidden: torch.Tensor, *_: Any, **__: Any) -> int:
     """Of the products of hidden states and weights; what the inputs contribute is a product of its own."""
-    return int(2 * math.prod(gates) * hidden[-1])
+    return 2 * gates.numel() * hidden.shape[-1]
 
 
-def _recurrent_backward(kind: str, grad: Any, cell: Any, out: Any, kept: Any, hidden: Any, *rest: Any, **_: Any) -> int:
-    return int(2 * math.prod(grad) * rest[1][0])
+def _recurrent_backward(kind: str, grad: torch.Tensor, *others: Any, **_: Any) -> int:
+    return 2 * grad.numel() * int(others[-1].shape[0])
 
 
-def _lstm(x: Any, of_inputs: Any, of_hidden: Any, *_: Any, **__: Any) -> int:
-    return int(2 * math.prod(x[:2]) * (math.prod(of_inputs) + math.prod(of_hidden)))
+def _lstm(x: torch.Tensor, of_inputs: torch.Tensor, of_hidden: torch.Tensor, *_: Any, **__: Any) -> int:
+    return 2 * x.shape[0] * x.shape[1] * (of_inputs.numel() + of_hidden.numel())
 
 
 _FORMULAS = {
@@ -39,7 +38,7 @@ _FORMULAS = {
     torch.ops.cstorch.recurrent: _recurrent,
     torch.ops.cstorch.recurrent_backward: _recurrent_backward,
     torch.ops.cstorch.lstm: _lstm,
-    torch.ops.cstorch.lstm_backward: lambda *shapes, **rest: 2 * _lstm(*shapes),
+    torch.ops.cstorch.lstm_backward: lambda *given, **_: 2 * _lstm(*given),
 }
 
 
