@@ -91,7 +91,7 @@ def test_backward_surface():
 def test_inductor_surface():
     from pathlib import Path
 
-    from torch._inductor import codecache, config
+    from torch._inductor import codecache, config, inductor_prims
 
     assert isinstance(codecache.AotCodeCompiler.__dict__["compile"], classmethod)
     parameters = list(inspect.signature(codecache.AotCodeCompiler.compile).parameters)
@@ -104,7 +104,7 @@ def test_inductor_surface():
         assert hasattr(config.aot_inductor, name)
     assert hasattr(config, "fallback_random")
     assert hasattr(config, "joint_custom_pre_pass")
-    assert callable(torch.ops.prims.inductor_force_stride_order.default)
+    assert callable(inductor_prims.force_stride_order.default)
     assert callable(torch._C._aoti.AOTIModelContainerRunnerCpu)
     assert not torch.backends.cuda.is_built() or callable(torch._C._aoti.AOTIModelContainerRunnerCuda)
 

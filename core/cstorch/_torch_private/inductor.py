@@ -219,10 +219,11 @@ def lay_out_again(graph: fx.Graph) -> None:
 
 def force_strides(graph: fx.Graph, node: fx.Node, strides: tuple[int, ...]) -> None:
     """Give the output `node` of a functional graph these strides."""
+    from torch._inductor.inductor_prims import force_stride_order
+
     (output,) = graph.find_nodes(op="output")
     with graph.inserting_before(output):
-        operator = torch.ops.prims.inductor_force_stride_order.default
-        forced = graph.call_function(operator, (node, strides))
+        forced = graph.call_function(force_stride_order.default, (node, strides))
     forced.meta["val"] = node.meta["val"].new_empty_strided(node.meta["val"].shape, strides)
     output.replace_input_with(node, forced)
 
