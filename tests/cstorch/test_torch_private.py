@@ -104,7 +104,7 @@ def test_inductor_surface():
         assert hasattr(config.aot_inductor, name)
     assert hasattr(config, "fallback_random")
     assert hasattr(config, "joint_custom_pre_pass")
-    assert callable(inductor_prims.force_stride_order.default)
+    assert callable(inductor_prims.force_stride_order)
     assert callable(torch._C._aoti.AOTIModelContainerRunnerCpu)
     assert not torch.backends.cuda.is_built() or callable(torch._C._aoti.AOTIModelContainerRunnerCuda)
 

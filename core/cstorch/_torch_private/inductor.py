@@ -223,7 +223,7 @@ def force_strides(graph: fx.Graph, node: fx.Node, strides: tuple[int, ...]) -> N
 
     (output,) = graph.find_nodes(op="output")
     with graph.inserting_before(output):
-        forced = graph.call_function(force_stride_order.default, (node, strides))
+        forced = graph.call_function(force_stride_order, (node, strides))
     forced.meta["val"] = node.meta["val"].new_empty_strided(node.meta["val"].shape, strides)
     output.replace_input_with(node, forced)
 
