@@ -11,45 +11,64 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 import cstorch.device as _device  # registers the torch device "csx"  # noqa: F401
-from cstorch import backend, backends, distributed, errors, storage, utils
+from cstorch import backend, backends, core, distributed, errors, storage, utils
 from cstorch.backend import Backend, current_backend, current_torch_device, use_cs
 from cstorch.compiled_module import compile  # noqa: A004
-from cstorch.creation import full, full_like, ones, ones_like, zeros, zeros_like
+from cstorch.creation import full, full_like, make_constant, ones, ones_like, zeros, zeros_like
+from cstorch.debug_names import add_debug_name, get_debug_name
+from cstorch.legacy import manual_seed
+from cstorch.name_scope import name_scope
 from cstorch.numpy_conversion import from_numpy, to_numpy
+from cstorch.precision_levels import current_pol, pol
 from cstorch.storage import load, save
 from cstorch.summaries import summarize_scalar, summarize_tensor
 from cstorch.tracing.closures import checkpoint_closure, step_closure
+from cstorch.utils.data.executor import current_executor
 
 if TYPE_CHECKING:
-    from cstorch import amp, constraints, metrics, nn, optim, plugins, testing
+    from cstorch import amp, constraints, experimental, metrics, nn, optim, plugins, profiler, sparse, testing
     from cstorch.tracing.step import trace
 
 __version__ = "0.1.0"
+_generating_docs = False
+"""Programs ask whether their documentation is being made: no."""
 
 __all__ = [
     "Backend",
     "__version__",
+    "add_debug_name",
     "amp",
     "backend",
     "backends",
     "checkpoint_closure",
     "compile",
     "constraints",
+    "core",
     "current_backend",
+    "current_executor",
+    "current_pol",
     "current_torch_device",
     "distributed",
     "errors",
+    "experimental",
     "from_numpy",
     "full",
     "full_like",
+    "get_debug_name",
     "load",
+    "make_constant",
+    "manual_seed",
     "metrics",
+    "name_scope",
     "nn",
     "ones",
     "ones_like",
     "optim",
     "plugins",
+    "pol",
+    "profiler",
     "save",
+    "sparse",
     "step_closure",
     "storage",
     "summarize_scalar",
@@ -64,11 +83,16 @@ __all__ = [
 ]
 
 
+_ON_DEMAND = frozenset(  # needed by few programs
+    ("amp", "constraints", "experimental", "metrics", "nn", "optim", "plugins", "profiler", "sparse", "testing")
+)
+
+
 def __getattr__(name: str) -> Any:
     if name == "trace":  # what tracing needs of torch takes half a second to import: not before it is used
         value = importlib.import_module("cstorch.tracing.step").trace
         globals()["trace"] = value
         return value
-    if name in ("amp", "constraints", "metrics", "nn", "optim", "plugins", "testing"):  # needed by few programs
+    if name in _ON_DEMAND:
         return importlib.import_module(f"cstorch.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -5,6 +5,7 @@ Programs use the name both ways: `cstorch.backend("CSX")` and `from cstorch.back
 
 from __future__ import annotations
 
+import inspect
 import sys
 import types
 import warnings
@@ -13,8 +14,10 @@ from typing import Any
 
 import torch
 
+from cstorch.backends import csx
 from cstorch.backends.base import Backend, BackendType
 from cstorch.errors import BackendError
+from cstorch.legacy import warn_of_old
 from cstorch.tracing.context import context
 from cstorch.where import user_line
 
@@ -23,7 +26,9 @@ __all__ = [
     "BackendType",
     "backend",
     "current_backend",
+    "current_backend_impl",
     "current_torch_device",
+    "get_backend_args",
     "use_cs",
 ]
 
@@ -55,12 +60,12 @@ def _from_plugin(name: str) -> Callable[..., Backend]:
 _KINDS: dict[str, Callable[..., Backend]] = {"CSX": _csx, "CPU": _cpu, "GPU": _gpu}
 
 
-def backend(backend_type: str | None = None, *args: Any, **kwargs: Any) -> Backend:
+def backend(backend_type: str | BackendType | None = None, *args: Any, **kwargs: Any) -> Backend:
     """Instantiate a backend, or return the current one (`cerebras.pytorch.backend`).
 
     Args:
-        backend_type: "CSX", "CPU", "GPU" or the name of a backend that a plugin registers, in any case; None for the
-            backend that exists.
+        backend_type: "CSX", "CPU", "GPU" or the name of a backend that a plugin registers, in any case; a BackendType;
+            None for the backend that exists.
         *args: Passed to the backend.
         **kwargs: Passed to the backend: see CsxBackend, CpuBackend and GpuBackend.
 
@@ -80,6 +85,8 @@ def backend(backend_type: str | None = None, *args: Any, **kwargs: Any) -> Backe
                 'cstorch.backend("CSX", artifact_dir="logs").'
             )
         return _current()
+    if isinstance(backend_type, BackendType):
+        backend_type = backend_type.name
     if not isinstance(backend_type, str):
         raise TypeError(f'backend_type is a {type(backend_type).__name__}, expected a string: "CSX", "CPU" or "GPU".')
     name = backend_type.upper()
@@ -90,6 +97,7 @@ def backend(backend_type: str | None = None, *args: Any, **kwargs: Any) -> Backe
             "Cannot instantiate multiple backends. A backend with type "
             f"{existing.name} has already been instantiated. End it with backend.close() first."
         )
+    _take_old_keywords(kwargs)
     made = make(*args, **kwargs)
     made.name = name
     context.backend = made
@@ -97,6 +105,54 @@ def backend(backend_type: str | None = None, *args: Any, **kwargs: Any) -> Backe
     if len(context.kinds) > 1:
         _report_kinds()
     return made
+
+
+def _take_old_keywords(kwargs: dict[str, Any]) -> None:
+    """Keywords of old releases: what is a flag now is set, what says nothing here is left out; each with a warning."""
+    for name, flag in _FLAGS_NOW.items():
+        if name in kwargs:
+            value = kwargs.pop(name)
+            warn_of_old(f"backend(..., {name}={value!r})", f"Set cstorch.backends.csx.debug.{flag}.")
+            setattr(csx.debug, flag, bool(value))
+    for name in _WITHOUT_EFFECT:
+        if name in kwargs:
+            warn_of_old(f"backend(..., {name}={kwargs.pop(name)!r})", "It has no effect here; leave it out.")
+
+
+_FLAGS_NOW = {name: name for name in ("retrace_every_iteration", "lazy_initialization", "drop_data")}
+_WITHOUT_EFFECT = ("use_cs_grad_accum", "max_checkpoints", "log_initialization")
+
+
+def get_backend_args(backend_type: str | BackendType) -> dict[str, inspect.Parameter]:
+    """The arguments of a backend by name, without the type.
+
+    Args:
+        backend_type: "CSX" or "CPU", in any case, or a BackendType.
+
+    Raises:
+        ValueError: there is no such type.
+        BackendError: this version has no backend of that type.
+    """
+    kind = backend_type if isinstance(backend_type, BackendType) else BackendType.from_str(backend_type)
+    if kind is BackendType.CSX:
+        from cstorch.backends.csx_backend import CsxBackend as made
+    elif kind is BackendType.CPU:
+        from cstorch.backends.cpu_backend import CpuBackend as made  # type: ignore[assignment]
+    else:
+        _gpu()
+    return dict(inspect.signature(made).parameters)
+
+
+def current_backend_impl(raise_exception: bool = True) -> Backend | None:
+    """The current backend, under the name of the reference's inner object.
+
+    Args:
+        raise_exception: Raise when there is none; otherwise None is returned.
+
+    Raises:
+        BackendError: there is no backend and `raise_exception` is set.
+    """
+    return current_backend(raise_exception, raise_warning=False)
 
 
 def _report_kinds() -> None:
@@ -148,7 +204,7 @@ def use_cs() -> bool:
 class _CallableModule(types.ModuleType):
     """Lets the module `cstorch.backend` be called as the function of that name."""
 
-    def __call__(self, backend_type: str | None = None, *args: Any, **kwargs: Any) -> Backend:
+    def __call__(self, backend_type: str | BackendType | None = None, *args: Any, **kwargs: Any) -> Backend:
         return backend(backend_type, *args, **kwargs)
 
 

@@ -63,3 +63,17 @@ def zeros(shape: Sequence[int], dtype: torch.dtype | None = None) -> torch.Tenso
 def zeros_like(other: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
     """A tensor of zeros like `other`, lazily (`cerebras.pytorch.zeros_like`)."""
     return full_like(other, 0, dtype)
+
+
+def make_constant(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor of the host that stays as it is, on the device of the backend (`cerebras.pytorch.make_constant`).
+
+    In a traced step its contents become part of the program: masks and tables that the step's Python computes.
+
+    Args:
+        tensor: On the cpu, or on the device already.
+
+    Returns:
+        A tensor of the same shape, dtype and contents, without a gradient.
+    """
+    return tensor.detach().to(current_torch_device())

@@ -111,12 +111,12 @@ def test_a_metric_of_a_model_trains_along(csx):
 
 def test_metrics_are_known_by_name():
     first, second = cstorch.metrics.MeanMetric("loss"), cstorch.metrics.MeanMetric("loss")
-    found = cstorch.metrics.get_all_metrics()
+    found = dict(cstorch.metrics.get_all_metrics())
     assert found["loss"] is first
     assert found["loss_1"] is second
     del first, found
     gc.collect()
-    assert "loss" not in cstorch.metrics.get_all_metrics()
+    assert "loss" not in dict(cstorch.metrics.get_all_metrics())
 
 
 def test_what_does_not_fit_is_refused():

@@ -2,6 +2,7 @@
 
 from cstorch.amp.dtypes import (
     autocast,
+    disable_casts,
     enable_mixed_precision,
     get_floating_point_dtype,
     get_floating_point_dtype_str,
@@ -10,12 +11,14 @@ from cstorch.amp.dtypes import (
     is_cbfloat16_tensor,
     mixed_precision,
     set_half_dtype,
+    use_bfloat16,
 )
 from cstorch.amp.grad_scaler import GradScaler, optimizer_step
 
 __all__ = [
     "GradScaler",
     "autocast",
+    "disable_casts",
     "enable_mixed_precision",
     "get_floating_point_dtype",
     "get_floating_point_dtype_str",
@@ -25,4 +28,5 @@ __all__ = [
     "mixed_precision",
     "optimizer_step",
     "set_half_dtype",
+    "use_bfloat16",
 ]

@@ -7,6 +7,7 @@ import warnings
 import torch
 
 from cstorch.backend import current_torch_device
+from cstorch.legacy import warn_of_old
 
 _HALVES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "cbfloat16": torch.float16}
 
@@ -83,3 +84,19 @@ def autocast(dtype: torch.dtype | None = None) -> torch.autocast:
         dtype: Default `get_half_dtype()`.
     """
     return torch.autocast(current_torch_device().type, dtype=dtype or get_half_dtype())
+
+
+def disable_casts() -> torch.autocast:
+    """Within, autocast is off: operations compute in the dtype of their tensors."""
+    return torch.autocast(current_torch_device().type, enabled=False)
+
+
+def use_bfloat16(value: bool = True) -> None:
+    """What `set_half_dtype` was in old releases; warns.
+
+    Args:
+        value: Whether the half precision is bfloat16; otherwise float16.
+    """
+    chosen = "bfloat16" if value else "float16"
+    warn_of_old(f"amp.use_bfloat16({value})", f'Write cstorch.amp.set_half_dtype("{chosen}").')
+    set_half_dtype(chosen)

@@ -31,6 +31,58 @@ class BackendType(enum.Enum):
     CPU = "CPU"
     GPU = "GPU"
 
+    @classmethod
+    def from_str(cls, name: str) -> BackendType:
+        """The type of that name, in any case.
+
+        Args:
+            name: "CSX", "CPU" or "GPU".
+
+        Raises:
+            ValueError: there is none of that name.
+        """
+        try:
+            return cls[name.upper()]
+        except KeyError:
+            raise ValueError(f"backend_type is {name!r}, expected one of {', '.join(cls.__members__)}.") from None
+
+    @property
+    def is_csx(self) -> bool:
+        """Whether it is CSX."""
+        return self is BackendType.CSX
+
+    @property
+    def is_cpu(self) -> bool:
+        """Whether it is CPU."""
+        return self is BackendType.CPU
+
+    @property
+    def is_gpu(self) -> bool:
+        """Whether it is GPU."""
+        return self is BackendType.GPU
+
+
+class DeviceConfig:
+    """`backend.device.config`, where old programs set what are flags of `backends.csx.debug` now."""
+
+    @property
+    def lazy_initialization(self) -> bool:
+        """The flag `csx.debug.lazy_initialization`; may be assigned."""
+        return bool(csx.debug.lazy_initialization)
+
+    @lazy_initialization.setter
+    def lazy_initialization(self, value: bool) -> None:
+        csx.debug.lazy_initialization = value
+
+    @property
+    def drop_data(self) -> bool:
+        """The flag `csx.debug.drop_data`; may be assigned."""
+        return bool(csx.debug.drop_data)
+
+    @drop_data.setter
+    def drop_data(self, value: bool) -> None:
+        csx.debug.drop_data = value
+
 
 class BackendDevice:
     """`backend.device`: a context manager in which a model is built for the device.
@@ -43,6 +95,7 @@ class BackendDevice:
 
     def __init__(self, torch_device: torch.device) -> None:
         self.torch_device = torch_device
+        self.config = DeviceConfig()
         self._entered: list[contextlib.ExitStack] = []
 
     def __enter__(self) -> BackendDevice:

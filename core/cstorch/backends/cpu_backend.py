@@ -17,6 +17,7 @@ class CpuBackend(Backend):
         artifact_dir: Folder for artifacts; default `./cerebras_logs`.
         cluster_config: A ClusterConfig, taken so that one line makes either backend. There are no systems and no
             input workers here; its `python_paths` and `job_time_sec` apply.
+        mixed_precision: Call compiled models within `cstorch.amp.autocast()`.
 
     Raises:
         TypeError: `cluster_config` is none.
@@ -25,9 +26,13 @@ class CpuBackend(Backend):
     backend_type = BackendType.CPU
 
     def __init__(
-        self, artifact_dir: str | os.PathLike[str] | None = None, cluster_config: ClusterConfig | None = None
+        self,
+        artifact_dir: str | os.PathLike[str] | None = None,
+        cluster_config: ClusterConfig | None = None,
+        mixed_precision: bool = False,
     ) -> None:
         super().__init__(torch.device("cpu"), artifact_dir)
         if not isinstance(cluster_config, (ClusterConfig, type(None))):
             raise TypeError(f"cluster_config is a {type(cluster_config).__name__}, expected a ClusterConfig.")
         self.cluster_config = cluster_config
+        self.mixed_precision = bool(mixed_precision)

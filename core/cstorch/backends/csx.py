@@ -65,6 +65,21 @@ def arguments() -> Flag:
     )
 
 
+def anything() -> Flag:
+    """A flag of a cluster, which has no effect here; None by default."""
+    return Flag(None, lambda value: True, "anything")
+
+
+class Default:
+    """`backends.DEFAULT`: assigned to a flag it gives it its default."""
+
+    def __repr__(self) -> str:
+        return "DEFAULT"
+
+
+DEFAULT = Default()
+
+
 class FlagGroup:
     """Flags that belong together, read and assigned as attributes.
 
@@ -86,9 +101,14 @@ class FlagGroup:
         flag = self._flags.get(key)
         if flag is None:
             raise AttributeError(f"{self._name} has no flag {key!r}; it has {', '.join(self._flags)}.")
+        if value is DEFAULT:
+            value = flag.default
         if not flag.accepts(value):
             raise ValueError(f"{self._name}.{key} was set to {value!r}, expected {flag.expected}.")
         self.__dict__[key] = value
+
+    def __delattr__(self, key: str) -> None:
+        setattr(self, key, DEFAULT)
 
     def __dir__(self) -> list[str]:
         return list(self._flags)
@@ -112,6 +132,12 @@ debug = FlagGroup(
         "execute_crd_memory_gi": optional_memory(),
         "compile_crd_memory_gi": optional_memory(),
         "cmd_memory_gi": optional_memory(),
+        "chf_memory_gi": optional_memory(),
+        "drop_data": boolean(False),
+        "skip_weight_init": boolean(False),
+        "log_initialization": boolean(False),
+        "save_gpv": boolean(False),
+        "fabric_type_blacklist": anything(),
     },
 )
 """Flags for debugging.
@@ -129,7 +155,9 @@ act_memory_gi, wgt_memory_gi, execute_crd_memory_gi: so many GiB may activations
     take less.
 compile_crd_memory_gi: so many GiB may this process have taken at most when a program has been compiled, and its C++
     compiler too; more is an error before the program runs. A program from the cache is not compiled, so not checked.
-cmd_memory_gi: no effect here: there are no command hosts.
+cmd_memory_gi, chf_memory_gi, fabric_type_blacklist: no effect here: there are no command hosts and no fabric.
+drop_data, skip_weight_init, log_initialization, save_gpv: no effect here: models that are only compiled or validated
+    take no memory for their weights anyway.
 """
 
 data = FlagGroup(
@@ -176,6 +204,8 @@ performance = FlagGroup(
             5, lambda value: type(value) is int and value > 0, "a whole number of processes above 0"
         ),
         "use_speculative_optimizers": boolean(True),
+        "max_transfer_bytes": anything(),
+        "compress_weights": boolean(False),
     },
 )
 """Flags for speed.
@@ -183,6 +213,7 @@ performance = FlagGroup(
 start_interpreted: steps run interpreted at once, while a process in the background compiles them, and go on compiled as
     soon as it is done. Ours, beyond the specification; off by default, since random numbers and the last bits of
     results change at a step that depends on the clock.
-transfer_processes: no effect here: host and programs share memory, so nothing is transferred.
+transfer_processes, max_transfer_bytes, compress_weights: no effect here: host and programs share memory, so nothing is
+    transferred.
 use_speculative_optimizers: no effect here: the update of the weights is part of the program and never waits.
 """

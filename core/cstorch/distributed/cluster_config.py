@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+
+from cstorch.legacy import warn_of_old
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,10 @@ _FIELDS = {
 }
 
 
+_OLD = ("mgmt_namespace", "job_priority", "disable_version_check")
+"""Fields of other releases, about the management of a cluster: accepted with a warning, and without effect."""
+
+
 @dataclass
 class ClusterConfig:
     """Config details of the Cerebras Wafer-Scale Cluster (`cerebras.pytorch.distributed.ClusterConfig`).
@@ -108,6 +115,10 @@ class ClusterConfig:
     restart_attempts: int = 1
 
     def __setattr__(self, name: str, value: Any) -> None:
+        if name in _OLD:
+            warn_of_old(f"ClusterConfig({name}={value!r})", "It has no effect here: there is no cluster to manage.")
+            object.__setattr__(self, name, value)
+            return
         if name not in _FIELDS:
             raise AttributeError(f"ClusterConfig has no field {name!r}; it has {', '.join(_FIELDS)}.")
         field = _FIELDS[name]
@@ -116,3 +127,17 @@ class ClusterConfig:
         if not field.accepts(value):
             raise ValueError(f"ClusterConfig.{name} is {value!r}, expected {field.expected}.")
         object.__setattr__(self, name, value)
+
+
+_make = ClusterConfig.__init__
+
+
+@functools.wraps(_make)
+def _init(self: ClusterConfig, *args: Any, **kwargs: Any) -> None:
+    old = {name: kwargs.pop(name) for name in _OLD if name in kwargs and name not in self.__dataclass_fields__}
+    _make(self, *args, **kwargs)
+    for name, value in old.items():
+        setattr(self, name, value)
+
+
+ClusterConfig.__init__ = _init  # type: ignore[method-assign]

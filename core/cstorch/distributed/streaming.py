@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 import torch.distributed as dist
 
+from cstorch.tracing.context import context
+
 
 @dataclass(frozen=True)
 class DataLoaderCheckpoint:
@@ -131,6 +133,11 @@ def get_worker_state() -> DataLoaderCheckpoint:
     return _checkpoint
 
 
+def current_streamer() -> Streamer:
+    """Who this process is as a worker; the only one of one system where it is none."""
+    return _streamer or Streamer()
+
+
 def is_streamer() -> bool:
     """Whether this process runs an input function for a system."""
     return _streamer is not None
@@ -181,16 +188,35 @@ def is_master_ordinal(local: bool = False) -> bool:
     return get_ordinal() == 0
 
 
-def get_streaming_batch_size(effective_batch_size: int) -> int:
+def get_rank() -> int:
+    """The same as `get_ordinal`."""
+    return get_ordinal()
+
+
+def get_world_size() -> int:
+    """The same as `num_tasks`."""
+    return num_tasks()
+
+
+def get_streaming_batch_size(effective_batch_size: int, global_rank: int | None = None) -> int:
     """The batch size that a worker yields for a given batch size over all systems.
 
     Args:
         effective_batch_size: Samples of one step on all systems.
+        global_rank: The ID of a worker among all, for a process that is none: what that one yields. All workers yield
+            alike, so it only says that a worker is meant. Without it such a process gets the whole batch.
 
     Raises:
-        ValueError: it cannot be divided among the systems.
+        ValueError: it cannot be divided among the systems; there is no such worker.
     """
-    systems = 1 if _streamer is None else _streamer.num_csx
+    config = getattr(context.backend, "cluster_config", None)
+    systems, workers = 1, 1
+    if _streamer is not None:
+        systems, workers = _streamer.num_csx, _streamer.total
+    elif global_rank is not None and config is not None:
+        systems, workers = config.num_csx, config.num_csx * config.num_workers_per_csx
+    if global_rank is not None and not 0 <= global_rank < workers:
+        raise ValueError(f"global_rank is {global_rank}, expected the ID of one of {workers} workers.")
     if effective_batch_size < 1 or effective_batch_size % systems:
         raise ValueError(
             f"a batch of {effective_batch_size} samples cannot be divided among {systems} systems. "

@@ -65,6 +65,11 @@ class Metric(nn.Module, ABC):
         return float(self.compute())
 
 
-def get_all_metrics() -> dict[str, Metric]:
-    """The metrics that there are, by name."""
-    return dict(_metrics)
+def get_all_metrics() -> list[tuple[str, Metric]]:
+    """The metrics that there are: pairs of name and metric, in no order. `dict(get_all_metrics())` finds one by name."""
+    return list(_metrics.items())
+
+
+def compute_all_metrics() -> dict[str, float]:
+    """The value of every metric, by name."""
+    return {name: float(metric) for name, metric in get_all_metrics()}

@@ -37,10 +37,10 @@ def graph_lines(graph: fx.Graph, names: dict[fx.Node, str]) -> Iterator[str]:
         if node.op == "output":
             yield f"\nreturn {_argument(node.args[0])}"
         elif node.op != "placeholder":
-            line = node.meta.get("line")
-            if line is not None and line != before:
-                before = line
-                yield f"\n# {line}  {source_of(line)}".rstrip()
+            line, scope = node.meta.get("line"), node.meta.get("scope")
+            if line is not None and (line, scope) != before:
+                before = line, scope
+                yield f"\n# {f'[{scope}] ' if scope else ''}{line}  {source_of(line)}".rstrip()
             yield f"{node.name}: {_type(node)} = {_call(node)}"
 
 

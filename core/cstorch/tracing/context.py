@@ -59,6 +59,9 @@ class Context:
         copies_to_host: Whether `tensor.cpu()` in a step is the value that the host has after each run, not an error.
         kinds: The types of the backends that this process has made, in their order.
         validation: Collects the programs of `cstorch validate`; None otherwise.
+        scope: The `name_scope` around, "" outside of any.
+        pol: The level of the `pol` around; None outside of any.
+        profile: The profile of operations that is on; None otherwise.
         view: Shows the run on the terminal; None unless that was asked for.
     """
 
@@ -70,6 +73,9 @@ class Context:
     copies_to_host: bool
     kinds: dict[str, None]
     validation: Any
+    scope: str
+    pol: int | None
+    profile: Any
     view: Any
     last_checkpoint: str | None
 
@@ -79,7 +85,8 @@ class Context:
     def reset(self) -> None:
         """Forget everything, as at the start of the process."""
         self.backend = self.recording = self.iteration = self.executor = None
-        self.validation = self.view = None
+        self.validation = self.view = self.pol = self.profile = None
+        self.scope = ""
         self.kinds = {}
         self.in_closure = self.copies_to_host = False
         self.last_checkpoint = None

@@ -30,6 +30,7 @@ from cstorch._torch_private.tracing import (
 from cstorch.device import CSX, CsxTensor
 from cstorch.device.tensor import refuse_read
 from cstorch.errors import TraceError
+from cstorch.tracing.context import context
 from cstorch.tracing.draw_order import DrawOrder
 from cstorch.tracing.gradients import GradientLedger, refuse_consumed
 from cstorch.tracing.host_draws import HostDraws
@@ -278,7 +279,7 @@ class Recorder(TorchDispatchMode):
             func = aten.copy_.default if func._schema.is_mutable else aten.clone.default
             node_args, node_kwargs = (node_args[0], values) if func is aten.copy_.default else (values,), {}
         node = self.graph.call_function(func, node_args, node_kwargs)
-        node.meta["val"], node.meta["line"] = out, user_line()
+        node.meta["val"], node.meta["line"], node.meta["scope"] = out, user_line(), context.scope
         if is_draw and values is None:
             self.draw_order.add(func, node)
         handles = [t for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, CsxTensor)]

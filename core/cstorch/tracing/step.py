@@ -20,6 +20,7 @@ import torch
 
 from cstorch._torch_private.autocast import no_autocast
 from cstorch._torch_private.tracing import any_autocast
+from cstorch.core.compile import hooks_called
 from cstorch.device import CsxTensor, to_host
 from cstorch.device.autocast import forget_casts
 from cstorch.device.constant import constant
@@ -201,8 +202,11 @@ class TracedStep:
         """Run the step: its program on CSX, the function itself elsewhere."""
         backend = context.backend
         if backend is None or not backend.is_csx or context.recording is not None:
-            returned = self._step(*args, **kwargs)
-            if context.view is not None and context.recording is None:
+            if context.recording is not None:
+                return self._step(*args, **kwargs)
+            with hooks_called():
+                returned = self._step(*args, **kwargs)
+            if context.view is not None:
                 context.view.returned(self.__name__, returned)
             return returned
         if context.in_closure:

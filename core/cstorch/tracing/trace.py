@@ -12,6 +12,7 @@ from torch import fx, nn
 
 from cstorch._torch_private.backward import around_engine
 from cstorch._torch_private.tracing import counts_as_given, masks_as_given
+from cstorch.core.compile import hooks_called
 from cstorch.device import CsxTensor, ValueCell
 from cstorch.device.autocast import forget_casts
 from cstorch.errors import TraceError
@@ -162,7 +163,7 @@ def trace(
                 StepFunctions(recorder.scalar_input, recorder.entry_of_table, recorder.gradients)
             )
             stack.enter_context(around_engine(functions.resumed))
-            with draws.watching(rebinding.holders), around or contextlib.nullcontext():
+            with draws.watching(rebinding.holders), around or contextlib.nullcontext(), hooks_called():
                 returned = step(*args, **kwargs)
             stepper.tables.conceal(by_user=True)
             iterators.warn_of_taken(name)

@@ -9,6 +9,7 @@ from typing import Any
 
 from cstorch.compiler.flops import peak_flops
 from cstorch.errors import words
+from cstorch.legacy import warn_of_old
 
 
 class Activity:
@@ -55,6 +56,10 @@ class RateTracker(Activity):
         self._samples = self._last_samples = 0
         self._rate = 0.0
         self._flops_before = self._flops() or 0
+
+    def restart_clock(self, offset: float = 0.0) -> None:
+        """Count time anew, as if `offset` seconds had passed; the samples stay."""
+        self._start = self._last_time = self._clock() - offset
 
     def update(self, batch_size: int) -> None:
         """Count `batch_size` samples."""
@@ -208,7 +213,27 @@ class Profiler:
         if name in activities:
             activity = activities[name]
             return activity if isinstance(activity, RateTracker) else activity.compute()
+        if name in _OLD_METHODS and RateTracker.name() in activities:
+            return _OldMethod(name, getattr(activities[RateTracker.name()], name))
         raise AttributeError(f"no profiler activity {name!r}; there are {', '.join(activities) or 'none'}.")
+
+
+_OLD_METHODS = ("rate", "global_rate", "total_samples", "total_time")
+
+
+class _OldMethod(float):
+    """A number that programs for old releases call: `executor.profiler.rate()`."""
+
+    def __new__(cls, name: str, value: float) -> _OldMethod:
+        made = super().__new__(cls, value)
+        made._name = name
+        return made
+
+    _name: str
+
+    def __call__(self) -> float:
+        warn_of_old(f"executor.profiler.{self._name}()", f"Use executor.profiler.rate_tracker.{self._name}.")
+        return float(self)
 
 
 _RESERVED = frozenset([name for kind in (Profiler, RateTracker) for name in vars(kind) if not name.startswith("_")])

@@ -18,6 +18,7 @@ import torch
 from cstorch import constraints
 from cstorch.backend import backend as get_backend
 from cstorch.device.tensor import observer
+from cstorch.distributed.cluster_config import ClusterConfig
 from cstorch.errors import BackendError, DataError
 from cstorch.run_folder import make_run_folder
 from cstorch.storage import wait_for_saves
@@ -25,6 +26,7 @@ from cstorch.tracing.context import Iteration, context
 from cstorch.utils.data.batch_size import infer_batch_size
 from cstorch.utils.data.dataloader import DataLoader
 from cstorch.utils.data.live_view import LiveView
+from cstorch.utils.data.old_arguments import take_old_arguments
 from cstorch.utils.data.schedule import Range, Schedule
 from cstorch.utils.profiler import Profiler
 from cstorch.where import user_line
@@ -48,6 +50,9 @@ class DataExecutor:
             the greatest common divisor with the checkpoint steps.
         profiler_activities: Activities to profile beside the rates; None or a list of Activity classes.
         writer: A SummaryWriter for summaries.
+        cs_config, micro_batch_size, listeners: Of old releases, accepted with a warning. A `cs_config` becomes the
+            cluster_config of the backend, as far as that can still be; a `micro_batch_size` sets the flag
+            `csx.performance.micro_batch_size`; there are no listeners here.
         progress: Show the run in a line on the terminal: steps, loss, rate, tracing, checkpoints, time left. Where
             standard error is no terminal, nothing is shown.
 
@@ -66,6 +71,9 @@ class DataExecutor:
         profiler_activities: list[Any] | None = None,
         writer: Any = None,
         progress: bool = False,
+        cs_config: ClusterConfig | None = None,
+        micro_batch_size: Any = None,
+        listeners: list[Any] | None = None,
     ) -> None:
         if not isinstance(dataloader, DataLoader):
             raise TypeError(
@@ -74,6 +82,7 @@ class DataExecutor:
             )
         self.dataloader = dataloader
         self.backend = _backend()
+        take_old_arguments(self.backend, cs_config, micro_batch_size, listeners)
         self.num_steps = _steps(self.backend, dataloader, num_steps)
         self._checkpoints = _checkpoint_schedule(checkpoint_steps, self.num_steps)
         self.activation_steps = _activation_steps(activation_steps, checkpoint_steps, self.num_steps)
@@ -84,6 +93,11 @@ class DataExecutor:
         self.batch: Any = None
         self._started = False
         self._artifact_dir: Path | None = None
+
+    @property
+    def cs_config(self) -> Any:
+        """The cluster_config of the backend, as old releases called it."""
+        return self.backend.cluster_config
 
     @property
     def user_iteration(self) -> int:
@@ -148,6 +162,8 @@ class DataExecutor:
             view.__enter__()
         try:
             for step in range(self.num_steps):
+                if context.profile is not None:
+                    context.profile.at_step(step + 1)
                 batch = next(batches)
                 if moves:
                     batch = self.backend.place(batch)
@@ -211,6 +227,12 @@ class DataExecutor:
             return
         path = self.artifact_dir / "performance.json"
         path.write_text(json.dumps(self.profiler.compute(), indent=2, default=str) + "\n")
+
+
+def current_executor() -> DataExecutor | None:
+    """The executor whose loop is running; None outside of any loop (`cerebras.pytorch.current_executor`)."""
+    executor: DataExecutor | None = context.executor
+    return executor
 
 
 class _Rates:
