@@ -33,22 +33,22 @@ __all__ = [
 ]
 
 
-def _csx(*args: Any, **kwargs: Any) -> Backend:
+def _csx() -> type[Backend]:
     from cstorch.backends.csx_backend import CsxBackend
 
-    return CsxBackend(*args, **kwargs)
+    return CsxBackend
 
 
-def _cpu(*args: Any, **kwargs: Any) -> Backend:
+def _cpu() -> type[Backend]:
     from cstorch.backends.cpu_backend import CpuBackend
 
-    return CpuBackend(*args, **kwargs)
+    return CpuBackend
 
 
-def _gpu(*args: Any, **kwargs: Any) -> Backend:
+def _gpu() -> type[Backend]:
     from cstorch.backends.gpu_backend import GpuBackend
 
-    return GpuBackend(*args, **kwargs)
+    return GpuBackend
 
 
 def _from_plugin(name: str) -> Callable[..., Backend]:
@@ -57,7 +57,7 @@ def _from_plugin(name: str) -> Callable[..., Backend]:
     return plugins.backend_factory(name)
 
 
-_KINDS: dict[str, Callable[..., Backend]] = {"CSX": _csx, "CPU": _cpu, "GPU": _gpu}
+_KINDS: dict[str, Callable[[], type[Backend]]] = {"CSX": _csx, "CPU": _cpu, "GPU": _gpu}
 
 
 def backend(backend_type: str | BackendType | None = None, *args: Any, **kwargs: Any) -> Backend:
@@ -90,14 +90,15 @@ def backend(backend_type: str | BackendType | None = None, *args: Any, **kwargs:
     if not isinstance(backend_type, str):
         raise TypeError(f'backend_type is a {type(backend_type).__name__}, expected a string: "CSX", "CPU" or "GPU".')
     name = backend_type.upper()
-    make = _KINDS.get(name) or _from_plugin(backend_type)
+    make = _KINDS[name]() if name in _KINDS else _from_plugin(backend_type)
     existing = context.backend
     if existing is not None and existing.name != name:
         raise BackendError(
             "Cannot instantiate multiple backends. A backend with type "
             f"{existing.name} has already been instantiated. End it with backend.close() first."
         )
-    _take_old_keywords(kwargs)
+    if name in _KINDS:
+        _take_old_keywords(kwargs)
     made = make(*args, **kwargs)
     made.name = name
     context.backend = made
@@ -109,17 +110,17 @@ def backend(backend_type: str | BackendType | None = None, *args: Any, **kwargs:
 
 def _take_old_keywords(kwargs: dict[str, Any]) -> None:
     """Keywords of old releases: what is a flag now is set, what says nothing here is left out; each with a warning."""
-    for name, flag in _FLAGS_NOW.items():
+    for name in _FLAGS_NOW:
         if name in kwargs:
             value = kwargs.pop(name)
-            warn_of_old(f"backend(..., {name}={value!r})", f"Set cstorch.backends.csx.debug.{flag}.")
-            setattr(csx.debug, flag, bool(value))
+            warn_of_old(f"backend(..., {name}={value!r})", f"Set cstorch.backends.csx.debug.{name}.")
+            setattr(csx.debug, name, bool(value))
     for name in _WITHOUT_EFFECT:
         if name in kwargs:
             warn_of_old(f"backend(..., {name}={kwargs.pop(name)!r})", "It has no effect here; leave it out.")
 
 
-_FLAGS_NOW = {name: name for name in ("retrace_every_iteration", "lazy_initialization", "drop_data")}
+_FLAGS_NOW = ("retrace_every_iteration", "lazy_initialization", "drop_data")
 _WITHOUT_EFFECT = ("use_cs_grad_accum", "max_checkpoints", "log_initialization")
 
 
@@ -127,20 +128,13 @@ def get_backend_args(backend_type: str | BackendType) -> dict[str, inspect.Param
     """The arguments of a backend by name, without the type.
 
     Args:
-        backend_type: "CSX" or "CPU", in any case, or a BackendType.
+        backend_type: "CSX", "CPU" or "GPU", in any case, or a BackendType.
 
     Raises:
         ValueError: there is no such type.
-        BackendError: this version has no backend of that type.
     """
     kind = backend_type if isinstance(backend_type, BackendType) else BackendType.from_str(backend_type)
-    if kind is BackendType.CSX:
-        from cstorch.backends.csx_backend import CsxBackend as made
-    elif kind is BackendType.CPU:
-        from cstorch.backends.cpu_backend import CpuBackend as made  # type: ignore[assignment]
-    else:
-        _gpu()
-    return dict(inspect.signature(made).parameters)
+    return dict(inspect.signature(_KINDS[kind.name]()).parameters)
 
 
 def current_backend_impl(raise_exception: bool = True) -> Backend | None:

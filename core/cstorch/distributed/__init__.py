@@ -20,8 +20,8 @@ from cstorch.distributed.streaming import (
 from cstorch.distributed.worker_cache import WORKER_CACHE_ROOT, hit_worker_cache_limit
 
 __all__ = [
-    "ClusterConfig",
     "WORKER_CACHE_ROOT",
+    "ClusterConfig",
     "cluster_resolver",
     "get_ordinal",
     "get_rank",

@@ -66,7 +66,7 @@ class Metric(nn.Module, ABC):
 
 
 def get_all_metrics() -> list[tuple[str, Metric]]:
-    """The metrics that there are: pairs of name and metric, in no order. `dict(get_all_metrics())` finds one by name."""
+    """Pairs of name and metric, of all that there are, in no order; a dict of them finds one by name."""
     return list(_metrics.items())
 
 
