@@ -7,6 +7,7 @@ import pytest
 import torch
 
 FLAGS = [
+    ("precision", "optimization_level", 1, [0, 2], [3, -1, True, 1.0, "1", None]),
     ("performance", "transfer_processes", 5, [1, 8], [0, -1, True, 2.0, "5", None]),
     ("performance", "use_speculative_optimizers", True, [False], [1, None, "yes"]),
     ("debug", "lazy_initialization", True, [False], [0, None, "yes"]),

@@ -213,15 +213,16 @@ class Backend:
         raise NotImplementedError(f"the {self.name} backend runs steps as they are")
 
     def make_executable(self, program: Program, example: list[torch.Tensor]) -> Executable | None:
-        """What a traced step calls for each new program: the graph passes of plugins, then `load`, and the report.
+        """What a traced step calls for each new program: graph passes, those of plugins first, `load`, and the report.
 
         Raises:
             MemoryLimitError: it would take more memory than the flags of `backends.csx.debug` allow.
         """
         from cstorch.compiler.plugin_passes import transform
+        from cstorch.compiler.precision import set_precision
         from cstorch.report.limits import check_compile, check_limits
 
-        program = transform(program, example, self)
+        program = set_precision(transform(program, example, self), csx.precision.optimization_level)
         entry = self.report.add(program)
         try:
             if entry is not None:

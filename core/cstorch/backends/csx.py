@@ -160,6 +160,25 @@ drop_data, skip_weight_init, log_initialization, save_gpv: no effect here: model
     take no memory for their weights anyway.
 """
 
+precision = FlagGroup(
+    "csx.precision",
+    {
+        "optimization_level": Flag(
+            1, lambda value: type(value) is int and 0 <= value < 3, "a whole number from 0 to 2"
+        ),
+    },
+)
+"""Flags for the precision of a step's arithmetic. A step that was traced at another level is traced again.
+
+optimization_level: 0: float32 in the order of eager PyTorch: compiled programs keep the bias within its matrix product,
+    and Inductor replaces no pattern of operations by another. 1: these rewrites are made; they change the order of
+    additions, not the precision. 2: float32 inputs of matrix products, convolutions and attention, forward and
+    backward, are rounded to bfloat16; products are added up and returned in float32. Neither a bias, nor what an
+    optimizer multiplies, nor what recurrent layers multiply is rounded. Level 2 changes numbers only: values are
+    rounded and then multiplied in float32, so that it saves neither time nor memory here. What the program asks of
+    PyTorch itself (autocast, torch.set_float32_matmul_precision, TF32 on a GPU) goes on top at every level.
+"""
+
 data = FlagGroup(
     "csx.data",
     {

@@ -22,6 +22,7 @@ from cstorch._torch_private.inductor import (
 from cstorch.compiler.bias import unfuse_bias
 from cstorch.compiler.channels_last import keep_channels_last
 from cstorch.compiler.passes import copy_graph
+from cstorch.compiler.precision import STRICT
 from cstorch.compiler.realize import realize_scalars
 from cstorch.compiler.updates import epilogue, split_updates
 from cstorch.tracing.program import Program
@@ -88,21 +89,27 @@ def compile_native(program: Program, example: list[torch.Tensor], target: Path) 
     lower_as_buffer(torch.ops.cstorch.realize.default)
     target.parent.mkdir(parents=True, exist_ok=True)
     graph = copy_graph(program.graph)
+    strict = STRICT in program.passes
     outputs = len(next(iter(graph.graph.find_nodes(op="output"))).args[0])
     kernels = split_updates(graph)
     try:
-        _compile(graph, example, target, epilogue(kernels, outputs) if kernels else None)
+        _compile(graph, example, target, epilogue(kernels, outputs) if kernels else None, strict)
     except Exception:
         if not kernels:
             raise
         logger.info("compiling again, with each parameter's update by itself", exc_info=True)
-        _compile(copy_graph(program.graph), example, target, None)
+        _compile(copy_graph(program.graph), example, target, None, strict)
 
 
-def _compile(graph: fx.GraphModule, example: list[torch.Tensor], target: Path, epilogue: Epilogue | None) -> None:
-    graph = unfuse_bias(realize_scalars(graph))
+def _compile(
+    graph: fx.GraphModule, example: list[torch.Tensor], target: Path, epilogue: Epilogue | None, strict: bool
+) -> None:
+    graph = realize_scalars(graph)
+    if not strict:
+        graph = unfuse_bias(graph)
     with tempfile.TemporaryDirectory(prefix=".compiling-", dir=target.parent) as folder:
-        options = {**options_now(), "aot_inductor.output_path": str(Path(folder) / "library.so")}
+        chosen = {**options_now(), "pattern_matcher": not strict}
+        options = {**chosen, "aot_inductor.output_path": str(Path(folder) / "library.so")}
         made = Path(aot_compile(graph, example, options, epilogue))
         check_descriptions(Path(folder))
         for description in Path(folder).glob("*.wrapper.json"):  # how to call operators that have no C entry point

@@ -1,4 +1,4 @@
-"""PyTorch's global flags that change what a step does: part of what a program is known by."""
+"""Global flags, PyTorch's and ours, that change what a step does: part of what a program is known by."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from cstorch._torch_private.tracing import any_autocast, default_device, deterministic
+from cstorch.backends import csx
 from cstorch.device.registration import NAME
 
 _NAMES = (
@@ -15,6 +16,7 @@ _NAMES = (
     "torch.use_deterministic_algorithms",
     "the default dtype",
     "the default device",
+    "csx.precision.optimization_level",
 )
 _AUTOCAST = (torch.is_autocast_enabled, torch.get_autocast_dtype)
 
@@ -33,6 +35,7 @@ def _plain() -> tuple[Any, ...]:
         deterministic(),
         torch.get_default_dtype(),
         default_device(),
+        csx.precision.optimization_level,
     )
 
 
