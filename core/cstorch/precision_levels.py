@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 from cstorch.backends import csx
 from cstorch.tracing.context import context
@@ -18,8 +18,9 @@ LEVELS = (0, 1, 2)
 def pol(level: int | None = None, bwd_level: int | None = None) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Decorator: within a call of the function or module, `current_pol()` is `level` (`cerebras.pytorch.pol`).
 
-    `cstorch.pol(bwd_level=0)(self.lm_head)(x)` is how programs keep a sensitive layer exact on a system. Here every
-    operation computes in the dtype of its tensors, whatever the level; programs that ask `current_pol()` see it.
+    `cstorch.pol(bwd_level=0)(self.lm_head)(x)` is how programs keep a sensitive layer exact on a system. At
+    `csx.precision.optimization_level = 2` its forward matrix products stay in float32 here at levels 0 and 1. Levels
+    have no other effect, and `bwd_level` has none; programs that ask `current_pol()` see the level.
 
     Args:
         level: 0 (exact), 1 or 2 (fastest) in the forward pass; None leaves it as it is.
@@ -53,5 +54,4 @@ def current_pol() -> int:
     """The level of the innermost `pol` around, else the flag `csx.precision.optimization_level`."""
     if context.pol is not None:
         return context.pol
-    precision: Any = getattr(csx, "precision", None)
-    return 1 if precision is None else int(precision.optimization_level)
+    return int(csx.precision.optimization_level)

@@ -132,6 +132,22 @@ def test_a_step_is_traced_again_at_another_level(csx, monkeypatch):
     assert len(calls) == 2
 
 
+def test_level_2_leaves_what_pol_keeps_exact(csx, monkeypatch):
+    monkeypatch.setattr(cstorch.backends.csx.precision, "optimization_level", 2)
+    assert cstorch.current_pol() == 2
+    x = torch.randn(5, 5)
+    seen = []
+    keep = cstorch.step_closure(lambda *values: seen.extend(values))
+
+    @cstorch.trace
+    def step(x):
+        return x @ x, cstorch.pol(level=0)(torch.mm)(x, x)
+
+    keep(*step(x.to("csx")))
+    torch.testing.assert_close(seen[1], x @ x, rtol=1e-6, atol=1e-6)
+    assert (seen[0] - x @ x).abs().max() > 1e-4
+
+
 @pytest.mark.native
 @pytest.mark.parametrize("level", [0, 2])
 def test_compiled_programs_do_the_same(csx, monkeypatch, level):

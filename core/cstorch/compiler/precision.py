@@ -52,14 +52,16 @@ def set_precision(program: Program, level: int) -> Program:
 
 
 def _lowered(graph: fx.GraphModule) -> fx.GraphModule:
-    """A copy of `graph` whose matrix products and convolutions, but for the optimizer's, take bfloat16 values.
+    """A copy of `graph` whose matrix products and convolutions take bfloat16 values.
+
+    Those of an optimizer, and those recorded within `cstorch.pol` at level 0 or 1, stay as they are.
 
     The values are rounded to bfloat16 and multiplied and added up in float32. They are rounded at each use, since
     weights may change between two of them; the compiler finds those that are the same.
     """
     graph = copy_graph(graph)
     for node in list(graph.graph.nodes):
-        if node.meta.get("in_optimizer"):
+        if node.meta.get("in_optimizer") or node.meta.get("pol") in (0, 1):
             continue
         for position in _FACTORS.get(node.target, ()):
             value = node.args[position]

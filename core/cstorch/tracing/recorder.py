@@ -280,7 +280,7 @@ class Recorder(TorchDispatchMode):
             node_args, node_kwargs = (node_args[0], values) if func is aten.copy_.default else (values,), {}
         node = self.graph.call_function(func, node_args, node_kwargs)
         node.meta["val"], node.meta["line"], node.meta["scope"] = out, user_line(), context.scope
-        node.meta["in_optimizer"] = self.scalars.in_optimizer
+        node.meta["pol"], node.meta["in_optimizer"] = context.pol, self.scalars.in_optimizer
         if is_draw and values is None:
             self.draw_order.add(func, node)
         handles = [t for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, CsxTensor)]
