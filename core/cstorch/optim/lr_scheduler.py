@@ -1,4 +1,8 @@
-"""Schedules of the learning rate (`cerebras.pytorch.optim.lr_scheduler`); closed_forms has the formulas."""
+"""Schedules of the learning rate (`cerebras.pytorch.optim.lr_scheduler`), each a function of the step t, from 0.
+
+All take the optimizer first, and `param_group_tags`: the tags of the parameter groups that they set, None for all.
+Names and numbers that a schedule cannot use are a ValueError when it is made.
+"""
 
 # ruff: noqa: N803
 from __future__ import annotations
@@ -17,7 +21,7 @@ class LRScheduler(Scheduler):
 
 
 class ConstantLR(_all.ConstantScheduler, LRScheduler):
-    """`ConstantScheduler` of the learning rate."""
+    """Always `learning_rate`; after `total_iters` steps too."""
 
     def __init__(
         self, optimizer: Any, learning_rate: float, total_iters: int | None = None, param_group_tags: Any = None
@@ -26,7 +30,12 @@ class ConstantLR(_all.ConstantScheduler, LRScheduler):
 
 
 class PolynomialLR(_all.PolynomialScheduler, LRScheduler):
-    """`PolynomialScheduler` of the learning rate."""
+    """end + (initial - end) (1 - t / total_iters)^power, then `end_learning_rate`.
+
+    Args:
+        power: 1 is a straight line.
+        cycle: Instead of ending, go on with twice, three times, ... `total_iters`.
+    """
 
     def __init__(
         self,
@@ -50,7 +59,11 @@ class PolynomialLR(_all.PolynomialScheduler, LRScheduler):
 
 
 class LinearLR(_all.LinearScheduler, LRScheduler):
-    """`LinearScheduler` of the learning rate."""
+    """In a straight line from `initial_learning_rate` to `end_learning_rate` in `total_iters` steps, which then stays.
+
+    Args:
+        cycle: As for PolynomialLR.
+    """
 
     def __init__(
         self,
@@ -67,7 +80,11 @@ class LinearLR(_all.LinearScheduler, LRScheduler):
 
 
 class ExponentialLR(_all.ExponentialScheduler, LRScheduler):
-    """`ExponentialScheduler` of the learning rate."""
+    """initial decay_rate^(t / total_iters).
+
+    Args:
+        staircase: Round the exponent down, so that the rate falls every `total_iters` steps.
+    """
 
     def __init__(
         self,
@@ -84,7 +101,11 @@ class ExponentialLR(_all.ExponentialScheduler, LRScheduler):
 
 
 class InverseExponentialTimeDecayLR(_all.InverseExponentialTimeDecayScheduler, LRScheduler):
-    """`InverseExponentialTimeDecayScheduler` of the learning rate."""
+    """initial / (1 + decay_rate t^step_exponent / total_iters).
+
+    Args:
+        staircase: Round the quotient t^step_exponent / total_iters down.
+    """
 
     def __init__(
         self,
@@ -108,7 +129,7 @@ class InverseExponentialTimeDecayLR(_all.InverseExponentialTimeDecayScheduler, L
 
 
 class InverseSquareRootDecayLR(_all.InverseSquareRootDecayScheduler, LRScheduler):
-    """`InverseSquareRootDecayScheduler` of the learning rate."""
+    """initial scale / sqrt(max(t, warmup_steps))."""
 
     def __init__(
         self,
@@ -122,7 +143,7 @@ class InverseSquareRootDecayLR(_all.InverseSquareRootDecayScheduler, LRScheduler
 
 
 class CosineDecayLR(_all.CosineDecayScheduler, LRScheduler):
-    """`CosineDecayScheduler` of the learning rate."""
+    """Half a cosine from `initial_learning_rate` to `end_learning_rate` in `total_iters` steps, which then stays."""
 
     def __init__(
         self,
@@ -138,7 +159,12 @@ class CosineDecayLR(_all.CosineDecayScheduler, LRScheduler):
 
 
 class PiecewiseConstantLR(_all.PiecewiseConstantScheduler, LRScheduler):
-    """`PiecewiseConstantScheduler` of the learning rate."""
+    """`learning_rates[i]` from step `milestones[i - 1]` on.
+
+    Args:
+        learning_rates: One more than milestones.
+        milestones: Steps, rising.
+    """
 
     def __init__(
         self, optimizer: Any, learning_rates: Sequence[float], milestones: Sequence[int], param_group_tags: Any = None
@@ -147,7 +173,7 @@ class PiecewiseConstantLR(_all.PiecewiseConstantScheduler, LRScheduler):
 
 
 class MultiStepLR(_all.MultiStepScheduler, LRScheduler):
-    """`MultiStepScheduler` of the learning rate."""
+    """`initial_learning_rate`, times `gamma` at each of the steps `milestones`."""
 
     def __init__(
         self,
@@ -161,7 +187,7 @@ class MultiStepLR(_all.MultiStepScheduler, LRScheduler):
 
 
 class StepLR(_all.StepScheduler, LRScheduler):
-    """`StepScheduler` of the learning rate."""
+    """`initial_learning_rate`, times `gamma` every `step_size` steps."""
 
     def __init__(
         self, optimizer: Any, initial_learning_rate: float, step_size: int, gamma: float, param_group_tags: Any = None
@@ -170,7 +196,7 @@ class StepLR(_all.StepScheduler, LRScheduler):
 
 
 class CosineAnnealingLR(_all.CosineAnnealingScheduler, LRScheduler):
-    """`CosineAnnealingScheduler` of the learning rate."""
+    """A cosine between `initial_learning_rate` and `eta_min`, down in `T_max` steps and up again in as many."""
 
     def __init__(
         self,
@@ -184,7 +210,7 @@ class CosineAnnealingLR(_all.CosineAnnealingScheduler, LRScheduler):
 
 
 class CosineAnnealingWarmRestarts(_all.CosineAnnealingWarmRestartsScheduler, LRScheduler):
-    """`CosineAnnealingWarmRestartsScheduler` of the learning rate."""
+    """Half a cosine down to `eta_min`, again and again: first in `T_0` steps, then each in `T_mult` times as many."""
 
     def __init__(
         self,
@@ -199,14 +225,14 @@ class CosineAnnealingWarmRestarts(_all.CosineAnnealingWarmRestartsScheduler, LRS
 
 
 class LambdaLR(_all.LambdaScheduler, LRScheduler):
-    """`LambdaScheduler` of the learning rate."""
+    """`initial_learning_rate` times `set_value_lambda()`, which subclasses define: a factor, or a function of the step."""
 
     def __init__(self, optimizer: Any, initial_learning_rate: float, param_group_tags: Any = None) -> None:
         super().__init__(optimizer, initial_learning_rate, param_group_tags=param_group_tags)
 
 
 class MultiplicativeLR(_all.MultiplicativeScheduler, LRScheduler):
-    """`MultiplicativeScheduler` of the learning rate."""
+    """initial coefficient^t."""
 
     def __init__(
         self, optimizer: Any, initial_learning_rate: float, coefficient: float, param_group_tags: Any = None
@@ -215,7 +241,14 @@ class MultiplicativeLR(_all.MultiplicativeScheduler, LRScheduler):
 
 
 class CyclicLR(_all.CyclicScheduler, LRScheduler):
-    """`CyclicScheduler` of the learning rate."""
+    """Up from `base_lr` to `max_lr` in `step_size_up` steps and down again, over and over.
+
+    Args:
+        step_size_down: Default `step_size_up`.
+        mode: "triangular"; "triangular2" halves the height with each cycle; "exp_range" multiplies it by gamma^x.
+        gamma: For "exp_range".
+        scale_mode: x counts the "cycle"s or the "iterations".
+    """
 
     def __init__(
         self,
@@ -243,7 +276,13 @@ class CyclicLR(_all.CyclicScheduler, LRScheduler):
 
 
 class OneCycleLR(_all.OneCycleScheduler, LRScheduler):
-    """`OneCycleScheduler` of the learning rate."""
+    """Up from `initial_learning_rate` to `max_lr`, then down to initial / final_div_factor, in `total_steps` steps.
+
+    Args:
+        pct_start: The share of the steps that go up.
+        three_phase: Come down to `initial_learning_rate` first, as fast as up.
+        anneal_strategy: "cos" or "linear".
+    """
 
     def __init__(
         self,
@@ -271,15 +310,15 @@ class OneCycleLR(_all.OneCycleScheduler, LRScheduler):
 
 
 class SequentialLR(_all.SequentialScheduler, LRScheduler):
-    """`SequentialScheduler` of the learning rate."""
+    """One schedule after another; arguments of `scheduler.SequentialScheduler`."""
 
 
 class ChainedLR(_all.ChainedScheduler, LRScheduler):
-    """`ChainedScheduler` of the learning rate."""
+    """The first schedule times rate / initial rate of each other; arguments of `scheduler.ChainedScheduler`."""
 
 
 class ScalePerParamLR(_all.ScalePerParamScheduler, LRScheduler):
-    """`ScalePerParamScheduler` of the learning rate."""
+    """Another schedule times `group["adjust_learning_rate"]`; arguments of `scheduler.ScalePerParamScheduler`."""
 
 
 ChainedScheduler = ChainedLR
