@@ -225,7 +225,7 @@ class CosineAnnealingWarmRestarts(_all.CosineAnnealingWarmRestartsScheduler, LRS
 
 
 class LambdaLR(_all.LambdaScheduler, LRScheduler):
-    """`initial_learning_rate` times `set_value_lambda()`, which subclasses define: a factor, or a function of the step."""
+    """The initial rate times `set_value_lambda()`, which subclasses define: a factor, or a function of the step."""
 
     def __init__(self, optimizer: Any, initial_learning_rate: float, param_group_tags: Any = None) -> None:
         super().__init__(optimizer, initial_learning_rate, param_group_tags=param_group_tags)
