@@ -121,7 +121,7 @@ def _take_old_keywords(kwargs: dict[str, Any]) -> None:
 
 
 _FLAGS_NOW = ("retrace_every_iteration", "lazy_initialization", "drop_data")
-_WITHOUT_EFFECT = ("use_cs_grad_accum", "max_checkpoints", "log_initialization")
+_WITHOUT_EFFECT = ("max_checkpoints", "log_initialization")
 
 
 def get_backend_args(backend_type: str | BackendType) -> dict[str, inspect.Parameter]:

@@ -157,3 +157,32 @@ def test_compiled_programs_do_the_same(csx, monkeypatch, level):
     torch.testing.assert_close(compiled, train(*arguments), rtol=1e-6, atol=1e-6)
     if level == 2:
         assert distance(compiled, train("csx", 1, *arguments[2:])) > 1e-5
+
+
+@pytest.mark.parametrize(
+    "product",
+    [
+        lambda x, y: x @ y,
+        lambda x, y: x[0] @ y,
+        lambda x, y: torch.vdot(x[0], y[0]),
+        lambda x, y: torch.bmm(x[None], y[None]),
+        lambda x, y: torch.addmm(x, x, y),
+        lambda x, y: (x * 0).addmm_(x, y),
+        lambda x, y: (x[0] * 0).addmv_(x, y[0]),
+        lambda x, y: torch.addbmm(x, x[None], y[None]),
+        lambda x, y: torch.baddbmm(x[None], x[None], y[None]),
+        lambda x, y: (x[None] * 0).baddbmm_(x[None], y[None]),
+        lambda x, y: F.bilinear(x, y, torch.stack([x, y])),
+        lambda x, y: F.conv2d(x[None, None], y[None, None]),
+        lambda x, y: F.scaled_dot_product_attention(x[None, None], y[None, None], x[None, None]),
+    ],
+)
+def test_every_kind_of_product_is_rounded_at_level_2(csx, monkeypatch, product):
+    x, y = torch.randn(2, 6, 6, generator=torch.Generator().manual_seed(1))
+    made = []
+    for level in (1, 2):
+        monkeypatch.setattr(cstorch.backends.csx.precision, "optimization_level", level)
+        keep = cstorch.step_closure(lambda value: made.append(value.detach().clone()))
+        keep(cstorch.trace(lambda x, y: product(x, y))(x, y))
+    assert not torch.equal(*made)
+    torch.testing.assert_close(*made, rtol=0.1, atol=0.1)

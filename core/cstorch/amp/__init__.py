@@ -2,7 +2,6 @@
 
 from cstorch.amp.dtypes import (
     autocast,
-    disable_casts,
     enable_mixed_precision,
     get_floating_point_dtype,
     get_floating_point_dtype_str,
@@ -18,7 +17,6 @@ from cstorch.amp.grad_scaler import GradScaler, optimizer_step
 __all__ = [
     "GradScaler",
     "autocast",
-    "disable_casts",
     "enable_mixed_precision",
     "get_floating_point_dtype",
     "get_floating_point_dtype_str",

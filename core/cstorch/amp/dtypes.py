@@ -86,11 +86,6 @@ def autocast(dtype: torch.dtype | None = None) -> torch.autocast:
     return torch.autocast(current_torch_device().type, dtype=dtype or get_half_dtype())
 
 
-def disable_casts() -> torch.autocast:
-    """Within, autocast is off: operations compute in the dtype of their tensors."""
-    return torch.autocast(current_torch_device().type, enabled=False)
-
-
 def use_bfloat16(value: bool = True) -> None:
     """What `set_half_dtype` was in old releases; warns.
 

@@ -51,8 +51,8 @@ class DataExecutor:
         profiler_activities: Activities to profile beside the rates; None or a list of Activity classes.
         writer: A SummaryWriter for summaries.
         cs_config, micro_batch_size, listeners: Of old releases, accepted with a warning. A `cs_config` becomes the
-            cluster_config of the backend, as far as that can still be; a `micro_batch_size` sets the flag
-            `csx.performance.micro_batch_size`; there are no listeners here.
+            cluster_config of the backend, as far as that can still be; a `micro_batch_size` has no effect; there are
+            no listeners here.
         progress: Show the run in a line on the terminal: steps, loss, rate, tracing, checkpoints, time left. Where
             standard error is no terminal, nothing is shown.
 

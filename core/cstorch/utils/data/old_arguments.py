@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from cstorch.backends import csx
 from cstorch.distributed.cluster_config import ClusterConfig
 from cstorch.errors import BackendError
 from cstorch.legacy import warn_of_old
@@ -16,7 +15,7 @@ def take_old_arguments(backend: Any, cs_config: Any, micro_batch_size: Any, list
     Args:
         backend: The backend.
         cs_config: A ClusterConfig (or `cstorch.utils.CSConfig`), or None.
-        micro_batch_size: For the flag, or None.
+        micro_batch_size: Anything; only None is silent.
         listeners: A list, or None.
 
     Raises:
@@ -38,10 +37,8 @@ def take_old_arguments(backend: Any, cs_config: Any, micro_batch_size: Any, list
     if micro_batch_size is not None:
         warn_of_old(
             f"DataExecutor(micro_batch_size={micro_batch_size!r})",
-            "Set cstorch.backends.csx.performance.micro_batch_size.",
+            "It has no effect here, where it would only change how much memory a step takes; leave it out.",
         )
-        if hasattr(csx.performance, "micro_batch_size"):  # it changes how much memory a step takes, not its results
-            csx.performance.micro_batch_size = None if micro_batch_size == "disable" else micro_batch_size
     if listeners:
         raise NotImplementedError(
             f"DataExecutor got {len(listeners)} listeners, which are not part of this implementation. Use "
