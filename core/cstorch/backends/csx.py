@@ -175,9 +175,9 @@ optimization_level: 0: float32 in the order of eager PyTorch: compiled programs 
     additions, not the precision. 2: float32 inputs of matrix products, convolutions and attention, forward and
     backward, are rounded to bfloat16; products are added up and returned in float32. Not rounded are a bias, what an
     optimizer multiplies, products within `nn.RNN`, `GRU`, `LSTM` and `cdist`, and forward ones within
-    `cstorch.pol(level=0)`. Level 2 changes numbers only: values are rounded and then multiplied in float32, so that it saves neither time nor
-    memory here. What the program asks of PyTorch itself (autocast, torch.set_float32_matmul_precision, TF32 on a GPU)
-    goes on top at every level.
+    `cstorch.pol(level=0)`. Level 2 changes numbers only: values are rounded and then multiplied in float32, so that it
+    saves neither time nor memory here. What the program asks of PyTorch itself (autocast,
+    torch.set_float32_matmul_precision, TF32 on a GPU) goes on top at every level.
 """
 
 data = FlagGroup(
