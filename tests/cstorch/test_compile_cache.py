@@ -148,3 +148,10 @@ def test_a_compile_makes_room(compiled, path, monkeypatch):
     compiling.build(PROGRAM, [], path)
     assert path.exists()
     assert not other.parent.exists()
+
+
+def test_what_options_tell_the_key_is_the_same_in_every_process():
+    from cstorch.compiler.native import options_now
+
+    plain = (bool, int, str, type(None))
+    assert all(isinstance(value, plain) for value in options_now().values())  # an object's text has its address

@@ -40,7 +40,6 @@ OPTIONS: dict[str, Any] = {
     "aot_inductor.enable_line_tables": False,
     # A bfloat16 value is rounded after each operation, as eager PyTorch does, rather than at the end of a kernel.
     "emulate_precision_casts": True,
-    "joint_custom_pre_pass": keep_channels_last,
 }
 
 
@@ -108,7 +107,8 @@ def _compile(
     if not strict:
         graph = unfuse_bias(graph)
     with tempfile.TemporaryDirectory(prefix=".compiling-", dir=target.parent) as folder:
-        chosen = {**options_now(), "pattern_matcher": not strict}
+        # A function is not part of the cache's key, where its address would be: GENERATION counts for it.
+        chosen = {**options_now(), "pattern_matcher": not strict, "joint_custom_pre_pass": keep_channels_last}
         options = {**chosen, "aot_inductor.output_path": str(Path(folder) / "library.so")}
         made = Path(aot_compile(graph, example, options, epilogue))
         check_descriptions(Path(folder))
