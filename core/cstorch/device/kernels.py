@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from cstorch.device import lazy
+from cstorch.device.recurrent_cells import gru_cell, lstm_cell
 from cstorch.device.tensor import CsxTensor, to_host
 
 aten = torch.ops.aten
@@ -48,35 +49,6 @@ def _copy_from(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = 
     return target
 
 
-def _lstm_cell(
-    inputs: torch.Tensor,
-    hidden: torch.Tensor,
-    cx: torch.Tensor,
-    input_bias: torch.Tensor | None = None,
-    hidden_bias: torch.Tensor | None = None,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    if input_bias is not None and hidden_bias is not None:
-        inputs, hidden = inputs + input_bias, hidden + hidden_bias
-    gates = inputs + hidden
-    i, f, g, o = gates.chunk(4, 1)
-    cy = torch.sigmoid(f) * cx + torch.sigmoid(i) * torch.tanh(g)
-    return torch.sigmoid(o) * torch.tanh(cy), cy, gates
-
-
-def _gru_cell(
-    inputs: torch.Tensor,
-    hidden: torch.Tensor,
-    hx: torch.Tensor,
-    input_bias: torch.Tensor | None = None,
-    hidden_bias: torch.Tensor | None = None,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    if input_bias is not None and hidden_bias is not None:
-        inputs, hidden = inputs + input_bias, hidden + hidden_bias
-    (ri, zi, ni), (rh, zh, nh) = inputs.chunk(3, 1), hidden.chunk(3, 1)
-    new = torch.tanh(ni + nh * torch.sigmoid(ri + rh))
-    return (hx - new) * torch.sigmoid(zi + zh) + new, inputs
-
-
 _factories = torch.library.Library("aten", "IMPL", "PrivateUse1")
 _factories.impl("empty.memory_format", _empty(aten.empty.memory_format))
 _factories.impl("empty_strided", _empty(aten.empty_strided.default))
@@ -85,7 +57,7 @@ for _overload in ("default", "periodic", "beta"):  # the common kernel knows no 
     _operator = getattr(aten.kaiser_window, _overload)
     _factories.impl(_operator, functools.partial(_with, _operator))
 _cells = torch.library.Library("aten", "IMPL", "AutogradPrivateUse1")
-_cells.impl("_thnn_fused_lstm_cell", _lstm_cell)
-_cells.impl("_thnn_fused_gru_cell", _gru_cell)
+_cells.impl("_thnn_fused_lstm_cell", lstm_cell)
+_cells.impl("_thnn_fused_gru_cell", gru_cell)
 _rest = torch.library.Library("_", "IMPL")
 _rest.fallback(_other, "PrivateUse1")

@@ -146,6 +146,37 @@ torch.library.register_fake(
 )
 
 
+def lstm_cell(
+    inputs: Tensor,
+    hidden: Tensor,
+    cx: Tensor,
+    input_bias: Tensor | None = None,
+    hidden_bias: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """One step of an LSTM, as `aten::_thnn_fused_lstm_cell`: hidden state, cell, and the gates."""
+    if input_bias is not None and hidden_bias is not None:
+        inputs, hidden = inputs + input_bias, hidden + hidden_bias
+    gates = inputs + hidden
+    i, f, g, o = gates.chunk(4, 1)
+    cy = torch.sigmoid(f) * cx + torch.sigmoid(i) * torch.tanh(g)
+    return torch.sigmoid(o) * torch.tanh(cy), cy, gates
+
+
+def gru_cell(
+    inputs: Tensor,
+    hidden: Tensor,
+    hx: Tensor,
+    input_bias: Tensor | None = None,
+    hidden_bias: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """One step of a GRU, as `aten::_thnn_fused_gru_cell`: hidden state, and what that operator would keep."""
+    if input_bias is not None and hidden_bias is not None:
+        inputs, hidden = inputs + input_bias, hidden + hidden_bias
+    (ri, zi, ni), (rh, zh, nh) = inputs.chunk(3, 1), hidden.chunk(3, 1)
+    new = torch.tanh(ni + nh * torch.sigmoid(ri + rh))
+    return (hx - new) * torch.sigmoid(zi + zh) + new, inputs
+
+
 def step_by_step(
     kind: str, gates: Tensor, hidden: Tensor, cell: Tensor | None, weight: Tensor, bias: Tensor | None
 ) -> tuple[Tensor, Tensor]:
@@ -164,13 +195,9 @@ def step_by_step(
         products = torch.nn.functional.linear(hidden, weight, bias)
         if kind == "lstm":
             assert cell is not None
-            i, f, g, o = (now + products).chunk(4, 1)
-            cell = torch.sigmoid(f) * cell + torch.sigmoid(i) * torch.tanh(g)
-            hidden = torch.sigmoid(o) * torch.tanh(cell)
+            hidden, cell, _ = lstm_cell(now, products, cell)
         elif kind == "gru":
-            (ri, zi, ni), (rh, zh, nh) = now.chunk(3, 1), products.chunk(3, 1)
-            new = torch.tanh(ni + nh * torch.sigmoid(ri + rh))
-            hidden = (hidden - new) * torch.sigmoid(zi + zh) + new
+            hidden, _ = gru_cell(now, products, hidden)
         else:
             hidden = torch.tanh(now + products) if kind == "tanh" else torch.relu(now + products)
         outs.append(hidden)

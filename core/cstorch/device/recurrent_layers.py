@@ -1,7 +1,6 @@
 """`nn.RNN`, `nn.GRU` and `nn.LSTM` on csx: one operator for each layer and direction, not one cell for each time step.
 
-Packed sequences and projections go the way that PyTorch has for
-every device, time step by time step.
+Packed sequences and projections go the way that PyTorch has for every device, time step by time step.
 """
 
 from __future__ import annotations
