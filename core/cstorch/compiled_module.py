@@ -38,11 +38,6 @@ class CompiledModule:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the forward pass."""
-        if getattr(self.backend, "mixed_precision", False):
-            from cstorch import amp  # it knows the backend
-
-            with amp.autocast():
-                return self._forward(*args, **kwargs)
         return self._forward(*args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:

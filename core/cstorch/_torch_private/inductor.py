@@ -22,6 +22,8 @@ __all__ = [
     "aot_compile",
     "check_descriptions",
     "cpp_compiler",
+    "force_strides",
+    "lay_out_again",
     "load_gpu_library",
     "load_library",
     "lower_as_buffer",

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from typing import Any
 
 import torch
+from torch import nn
 
 from cstorch.backends.base import Backend, BackendType
 from cstorch.distributed.cluster_config import ClusterConfig
@@ -36,3 +39,15 @@ class CpuBackend(Backend):
             raise TypeError(f"cluster_config is a {type(cluster_config).__name__}, expected a ClusterConfig.")
         self.cluster_config = cluster_config
         self.mixed_precision = bool(mixed_precision)
+
+    def forward_of(self, model: nn.Module) -> Callable[..., Any]:
+        """The model itself; within autocast where `mixed_precision` says so."""
+        if not self.mixed_precision:
+            return model
+        from cstorch import amp  # it knows the backend
+
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            with amp.autocast():
+                return model(*args, **kwargs)
+
+        return forward
