@@ -74,6 +74,11 @@ def unbroken():
     return train(2, dropout=0.5)
 
 
+@pytest.mark.native
+def test_compiled_programs_do_the_same():
+    torch.testing.assert_close(train(2), train(1), rtol=1e-5, atol=1e-6)
+
+
 def test_dropout_follows_the_seed():
     torch.testing.assert_close(train(2, dropout=0.5), unbroken(), rtol=0, atol=0)
 

@@ -7,6 +7,7 @@ import functools
 import json
 import logging
 import re
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,19 +49,34 @@ class Epilogue:
 
 
 def aot_compile(
-    graph: fx.GraphModule, example: list[torch.Tensor], options: dict[str, Any], epilogue: Epilogue | None = None
+    graph: fx.GraphModule,
+    example: list[torch.Tensor],
+    options: dict[str, Any],
+    epilogue: Epilogue | None = None,
+    shares_gil: bool = False,
 ) -> str:
-    """Compile `graph` into a shared library; the path of the library."""
+    """Compile `graph` into a shared library; the path of the library.
+
+    Args:
+        graph: A functional graph.
+        example: Its inputs.
+        options: Inductor's.
+        epilogue: What the library runs behind the graph.
+        shares_gil: Whether other threads may run Python while the library runs.
+    """
     import torch._inductor as inductor
     from torch._inductor.exc import InductorError
 
-    try:
-        with _rewriting(epilogue, is_lean=True):
-            path = inductor.aot_compile(graph, tuple(example), options=options)
-    except InductorError as error:
-        logger.info("compiling again, against PyTorch's own runtime: %s", str(error).splitlines()[0])
-        with _rewriting(epilogue, is_lean=False):
-            path = inductor.aot_compile(graph, tuple(example), options=options)
+    with warnings.catch_warnings():
+        # Inductor copies its own records in a way that PyTorch deprecates.
+        warnings.filterwarnings("ignore", ".*LeafSpec", FutureWarning)
+        try:
+            with _rewriting(epilogue, shares_gil, is_lean=True):
+                path = inductor.aot_compile(graph, tuple(example), options=options)
+        except InductorError as error:
+            logger.info("compiling again, against PyTorch's own runtime: %s", str(error).splitlines()[0])
+            with _rewriting(epilogue, shares_gil, is_lean=False):
+                path = inductor.aot_compile(graph, tuple(example), options=options)
     assert isinstance(path, str), f"expected the path of a library, got {path!r}"
     return path
 
@@ -160,9 +176,39 @@ def with_epilogue(code: str, epilogue: Epilogue) -> str:
     return _COUNTS.sub(f": AOTInductorModelBase({inputs}, {kept},", code)
 
 
+# The symbols are weak, for a library may be loaded by a program without Python.
+_GIL = """
+extern "C" {
+__attribute__((weak)) void* PyEval_SaveThread();
+__attribute__((weak)) void PyEval_RestoreThread(void*);
+__attribute__((weak)) int PyGILState_Check();
+}
+namespace {
+struct WithoutGil {
+    void* thread = PyGILState_Check && PyGILState_Check() ? PyEval_SaveThread() : nullptr;
+    ~WithoutGil() { if (thread) PyEval_RestoreThread(thread); }
+};
+}  // namespace
+"""
+
+
+def without_gil(code: str) -> str:
+    """What AOTInductor generated around the kernels, with Python's lock released for the time of a run.
+
+    Raises:
+        NotImplementedError: the code is not of the form that is known.
+    """
+    run = _RUN.search(code)
+    if run is None:
+        raise NotImplementedError("what AOTInductor generates has changed: no place is known to release the GIL at")
+    start = code.rindex("namespace torch::aot_inductor", 0, run.start())
+    run_without = run[0] + "    WithoutGil without_gil;\n"
+    return code[:start] + _GIL + code[start : run.start()] + run_without + code[run.end() :]
+
+
 @contextlib.contextmanager
-def _rewriting(epilogue: Epilogue | None, is_lean: bool) -> Iterator[None]:
-    """AOTInductor compiles with `epilogue` within, and against `runtime.h` where that is asked for and can be."""
+def _rewriting(epilogue: Epilogue | None, shares_gil: bool, is_lean: bool) -> Iterator[None]:
+    """AOTInductor compiles with these changes within, and against `runtime.h` where that is asked for and can be."""
     from torch._inductor import codecache
 
     interface = (Path(codecache.__file__).parent / "codegen" / "aoti_runtime" / "interface.cpp").read_text()
@@ -177,6 +223,8 @@ def _rewriting(epilogue: Epilogue | None, is_lean: bool) -> Iterator[None]:
         source = wrapper if source is None else source
         if epilogue is not None:
             source, kernels = with_epilogue(source, epilogue), kernels + epilogue.kernels
+        if shares_gil:
+            source = without_gil(source)
         return compile_before.__func__(cls, graph, source, kernels, *args, **kwargs)
 
     def header(device: str, aot_mode: bool = False) -> str:

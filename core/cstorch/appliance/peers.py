@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import datetime
 import hashlib
-import warnings
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,9 +23,7 @@ from cstorch.appliance.state import written_state
 from cstorch.appliance.system import checksum
 from cstorch.backends import csx
 from cstorch.compiler.collectives import GROUP
-from cstorch.compiler.compile import interpreting
-from cstorch.compiler.interpreter import InterpretedExecutable
-from cstorch.compiler.passes import prepare
+from cstorch.compiler.compile import compile_program
 from cstorch.errors import BackendError
 from cstorch.tracing.across_systems import COMBINE
 from cstorch.tracing.context import context
@@ -38,7 +35,7 @@ dist: Any = distributed
 class _TogetherExecutable:
     """Runs one program in this process while all peers run theirs."""
 
-    def __init__(self, peers: PeersAppliance, program: Program, executable: InterpretedExecutable) -> None:
+    def __init__(self, peers: PeersAppliance, program: Program, executable: Any) -> None:
         self._peers, self._executable, self._name = peers, executable, program.name
         self._signature = _signature(program.graph.graph)
         self._written = written_state(program)
@@ -49,13 +46,13 @@ class _TogetherExecutable:
     @property
     def runs(self) -> int:
         """How often it has run in this process."""
-        return self._executable.runs
+        return int(self._executable.runs)
 
     def __call__(self, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
         """Run it once."""
         self._peers.expect(self._signature, self._name, self._ask)
         with self._peers.named_failures():
-            outputs = self._executable(inputs)
+            outputs: list[torch.Tensor] = self._executable(inputs)
         self.state = [inputs[i] for i in self._written]
         return outputs
 
@@ -90,18 +87,10 @@ class PeersAppliance(LocalAppliance):
         name_group(GROUP, self._group)
 
     def load(self, program: Program, example: list[torch.Tensor], compile_dir: Path) -> Executable:
-        """Make `program` ready to run: compiled, or interpreted where values go between processes."""
+        """Make `program` ready to run, together with the peers where values go between processes."""
         if not any(node.target in COMBINE for node in program.graph.graph.nodes):
             return super().load(program, example, compile_dir)
-        if not interpreting():
-            warnings.warn(
-                f"the program of {program.name!r} exchanges values between processes, so it is interpreted: right, but "
-                "slower than a compiled one. One process, without peers, compiles it.",
-                stacklevel=2,
-            )
-        # Compiled programs with several collectives were seen to wait for each other for ever.
-        executable = InterpretedExecutable(prepare(program.graph), "it exchanges values with other processes")
-        made = _TogetherExecutable(self, program, executable)
+        made = _TogetherExecutable(self, program, compile_program(program, example, compile_dir))
         self._loaded.append(weakref.ref(made))
         return made
 

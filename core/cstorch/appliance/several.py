@@ -11,7 +11,6 @@ import logging
 import os
 import pickle
 import time
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -30,9 +29,8 @@ from cstorch.appliance.system import checksum
 from cstorch.appliance.wire import Settings
 from cstorch.backends import csx
 from cstorch.compiler.collectives import GROUP
-from cstorch.compiler.compile import interpreting
+from cstorch.compiler.compile import compile_program
 from cstorch.compiler.interpreter import InterpretedExecutable
-from cstorch.compiler.passes import prepare
 from cstorch.errors import BackendError
 from cstorch.tracing.context import context
 from cstorch.tracing.data_parallel import part
@@ -180,14 +178,7 @@ class SystemsAppliance(Appliance):
     def load(self, program: Program, example: list[torch.Tensor], compile_dir: Path) -> Executable:
         """Compile `program` here, then on all systems."""
         self._connect()
-        if not interpreting():
-            warnings.warn(
-                f"the program of {program.name!r} runs on {self.count} systems, where it is interpreted: right, but "
-                "slower than a compiled one. Use num_csx=1 for a compiled program.",
-                stacklevel=2,
-            )
-        # Compiled programs with several collectives were seen to wait for each other for ever.
-        executable = InterpretedExecutable(prepare(program.graph))
+        executable = compile_program(program, example, compile_dir)
         before = torch.get_rng_state()
         loaded = _Loaded(len(self._programs), program, example, executable)
         self._programs.append(loaded)

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from cstorch._torch_private.collectives import wait
 from cstorch._torch_private.inductor import (
     Epilogue,
     aot_compile,
@@ -29,7 +30,7 @@ from cstorch.tracing.program import Program
 
 logger = logging.getLogger("cstorch.compile")
 
-GENERATION = 7
+GENERATION = 8
 """Counts what `compile_native` makes of a program: raised when a pass is added, so that no older library is loaded."""
 
 OPTIONS: dict[str, Any] = {
@@ -41,6 +42,10 @@ OPTIONS: dict[str, Any] = {
     # A bfloat16 value is rounded after each operation, as eager PyTorch does, rather than at the end of a kernel.
     "emulate_precision_casts": True,
 }
+
+
+LONG = 16 << 20
+"""A run that makes more bytes than these takes a millisecond or more, in which other threads should go on."""
 
 
 class NativeExecutable:
@@ -110,8 +115,20 @@ def _compile(
         # A function is not part of the cache's key, where its address would be: GENERATION counts for it.
         chosen = {**options_now(), "pattern_matcher": not strict, "joint_custom_pre_pass": keep_channels_last}
         options = {**chosen, "aot_inductor.output_path": str(Path(folder) / "library.so")}
-        made = Path(aot_compile(graph, example, options, epilogue))
+        shares_gil = _takes_long(graph)
+        made = Path(aot_compile(graph, example, options, epilogue, shares_gil))
         check_descriptions(Path(folder))
         for description in Path(folder).glob("*.wrapper.json"):  # how to call operators that have no C entry point
             description.replace(target.with_suffix(".json"))
         made.replace(target)
+
+
+def _takes_long(graph: fx.GraphModule) -> bool:
+    """Whether Python's lock is released while the graph runs: it waits for other processes, or works for long.
+
+    A thread of gloo needs the lock now and then, so that a program which kept it and waited would wait for ever. A
+    short program keeps it: who releases the lock gets it back after five milliseconds where another thread is busy.
+    """
+    values = (node.meta.get("val") for node in graph.graph.nodes if node.op == "call_function")
+    made = sum(value.numel() * value.itemsize for value in values if isinstance(value, torch.Tensor))
+    return made > LONG or any(node.target is wait for node in graph.graph.nodes)
