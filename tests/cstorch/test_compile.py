@@ -3,6 +3,7 @@
 import json
 import os
 import stat
+import threading
 import warnings
 
 import cstorch
@@ -187,6 +188,51 @@ def test_returned_state_is_a_copy(csx):
     for i, (weight, x) in enumerate(seen):
         torch.testing.assert_close(weight, first + i + 1)
         assert x.tolist() == [i, i]
+
+
+@pytest.mark.native
+def test_returned_copies_of_parts_are_apart(csx):
+    @cstorch.trace
+    def step(x):
+        tripled = x * 3
+        return tripled[:3].clone(), tripled[1:].clone()
+
+    seen = []
+
+    @cstorch.step_closure
+    def change(first, second):
+        first.zero_()
+        seen.append(second.clone())
+
+    change(*step(torch.ones(4, 2)))
+    torch.testing.assert_close(seen, [torch.full((3, 2), 3.0)])
+
+
+@pytest.mark.native
+def test_other_threads_go_on_while_a_long_program_runs(csx):
+    @cstorch.trace
+    def step(x):
+        for _ in range(40):
+            x = x @ x / x.norm()
+        return x
+
+    turns, done = [], threading.Event()
+
+    def take_turns():
+        while not done.wait(0.001):
+            turns.append(None)
+
+    x = torch.randn(512, 512)
+    step(x)
+    thread = threading.Thread(target=take_turns)
+    thread.start()
+    before = len(turns)
+    for _ in range(5):
+        step(x)
+    after = len(turns)
+    done.set()
+    thread.join()
+    assert after - before > 20  # with the lock kept it is one a run
 
 
 def test_computed_scalars_are_kept_out_of_large_loops():

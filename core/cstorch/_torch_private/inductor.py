@@ -28,6 +28,7 @@ __all__ = [
     "load_gpu_library",
     "load_library",
     "lower_as_buffer",
+    "lower_as_copy",
 ]
 
 
@@ -249,6 +250,19 @@ def lower_as_buffer(operator: torch._ops.OpOverload) -> None:
         return x
 
     register_lowering(operator, type_promotion_kind=None)(realize)
+
+
+@functools.cache
+def lower_as_copy(operator: torch._ops.OpOverload) -> None:
+    """Make Inductor lower `operator`, a copy, to a buffer of its own, even where a view would do."""
+    from torch._inductor.lowering import lowerings, register_lowering
+
+    def copy(x: Any) -> Any:
+        copied = lowerings[torch.ops.aten.clone.default](x)
+        copied.realize()
+        return copied
+
+    register_lowering(operator, type_promotion_kind=None)(copy)
 
 
 def lay_out_again(graph: fx.Graph) -> None:

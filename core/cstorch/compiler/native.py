@@ -19,9 +19,11 @@ from cstorch._torch_private.inductor import (
     cpp_compiler,
     load_library,
     lower_as_buffer,
+    lower_as_copy,
 )
 from cstorch.compiler.bias import unfuse_bias
 from cstorch.compiler.channels_last import keep_channels_last
+from cstorch.compiler.own_memory import own_outputs
 from cstorch.compiler.passes import copy_graph
 from cstorch.compiler.precision import STRICT
 from cstorch.compiler.realize import realize_scalars
@@ -30,7 +32,7 @@ from cstorch.tracing.program import Program
 
 logger = logging.getLogger("cstorch.compile")
 
-GENERATION = 8
+GENERATION = 9
 """Counts what `compile_native` makes of a program: raised when a pass is added, so that no older library is loaded."""
 
 OPTIONS: dict[str, Any] = {
@@ -91,6 +93,7 @@ def compile_native(program: Program, example: list[torch.Tensor], target: Path) 
         target: Where the library goes.
     """
     lower_as_buffer(torch.ops.cstorch.realize.default)
+    lower_as_copy(torch.ops.cstorch.own.default)
     target.parent.mkdir(parents=True, exist_ok=True)
     graph = copy_graph(program.graph)
     strict = STRICT in program.passes
@@ -108,7 +111,7 @@ def compile_native(program: Program, example: list[torch.Tensor], target: Path) 
 def _compile(
     graph: fx.GraphModule, example: list[torch.Tensor], target: Path, epilogue: Epilogue | None, strict: bool
 ) -> None:
-    graph = realize_scalars(graph)
+    graph = own_outputs(realize_scalars(graph))
     if not strict:
         graph = unfuse_bias(graph)
     with tempfile.TemporaryDirectory(prefix=".compiling-", dir=target.parent) as folder:
