@@ -157,12 +157,13 @@ def serve(store: Any, rank: int, size: int, host: str | None, secret: bytes | No
 def main() -> None:
     """Be a system that a controller on this host has started; its standard input is open as long as that lives."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    end_with_controller(sys.stdin.fileno())
     options = json.loads(sys.argv[1])
+    lifeline = end_with_controller(sys.stdin.fileno(), Path(options["folder"]))
     store = meeting.local_store(Path(options["folder"]), options["size"])
     try:
         serve(store, options["rank"], options["size"], meeting.LOOPBACK, None, options)
     except Exception as error:
+        lifeline.join(0.3)  # a connection that breaks is often the first sign of the controller's end
         if os.getppid() == options["parent"]:
             logger.error("system %d: %s: %s", options["rank"], type(error).__name__, error)
         os._exit(1)
