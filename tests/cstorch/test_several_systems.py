@@ -102,6 +102,60 @@ def test_compiled_programs_do_the_same():
     torch.testing.assert_close(accumulate(2), accumulate(1), rtol=1e-5, atol=1e-6)
 
 
+PICKED = torch.tensor([1.0, 2.0, 3.0, 4.0])
+
+
+def over_mask(loss_sum, mask):
+    return loss_sum / mask.sum().clamp(min=1)
+
+
+LOSSES = {
+    "ignore_index": lambda out, y: F.cross_entropy(out.flatten(0, 1), y.flatten()),
+    "ignore_index with channels": lambda out, y: F.cross_entropy(out.transpose(1, 2), y),
+    "class weights": lambda out, y: F.cross_entropy(out.flatten(0, 1), y.flatten(), PICKED.to(out.device)),
+    "smoothing": lambda out, y: F.cross_entropy(out.flatten(0, 1), y.flatten(), label_smoothing=0.1, ignore_index=-100),
+    "mask": lambda out, y: over_mask((out.square().mean(-1) * (y >= 0)).sum(), y >= 0),
+    "float mask": lambda out, y: (out.square().mean(-1) * (y >= 0).float()).sum() / ((y >= 0).float().sum() + 1e-6),
+}
+
+
+def train_on_ragged_samples(systems):
+    """Losses and weights of runs whose samples count another number of labels each, by the name of the loss."""
+    source, found = torch.Generator().manual_seed(1), {}
+    data = []
+    for _ in range(4):
+        x, y = torch.randn(8, 5, 6, generator=source), torch.randint(4, (8, 5), generator=source)
+        y[torch.rand(8, 5, generator=source) < torch.linspace(0.9, 0.1, 8)[:, None]] = -100
+        data.append((x, y))
+    with cstorch.backend("CSX", cluster_config=ClusterConfig(num_csx=systems)) as backend:
+        for name, loss_of in LOSSES.items():
+            torch.manual_seed(0)
+            model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 4))
+            compiled = cstorch.compile(model, backend)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+            schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.7)
+            seen = []
+
+            @cstorch.trace
+            def step(x, y, loss_of=loss_of, compiled=compiled, optimizer=optimizer):
+                loss = loss_of(compiled(x), y)
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                return loss
+
+            keep = cstorch.step_closure(lambda loss, seen=seen: seen.append(loss.item()))
+            for x, y in data:
+                keep(step(x, y))
+                schedule.step()
+            found[name] = seen, {key: value.cpu().clone() for key, value in model.state_dict().items()}
+    return found
+
+
+def test_means_over_a_counted_part_are_those_of_the_whole_batch():
+    torch.testing.assert_close(train_on_ragged_samples(2), train_on_ragged_samples(1), rtol=1e-5, atol=1e-6)
+
+
 def test_dropout_follows_the_seed():
     torch.testing.assert_close(train(2, dropout=0.5), unbroken(), rtol=0, atol=0)
 

@@ -13,7 +13,7 @@ from torch import fx
 
 from cstorch._torch_private.collectives import all_gather, all_reduce, wait
 from cstorch._torch_private.tracing import mutated_arguments
-from cstorch.tracing.across_systems import COMBINE, any_of_systems, gather_systems, mean_of_systems
+from cstorch.tracing.across_systems import COMBINE, MEANS, any_of_systems, early_mean_of_systems, gather_systems
 from cstorch.tracing.batch_dims import key
 
 aten = torch.ops.aten
@@ -28,10 +28,10 @@ BUCKET_BYTES = 8 << 20
 def lower_collectives(graph: fx.GraphModule) -> fx.GraphModule:
     """Replace the operators of `tracing/across_systems.py` by functional collectives. `graph` is changed."""
     found = [n for n in graph.graph.nodes if n.target in COMBINE]
-    _send_early(graph.graph, [n for n in found if n.target is mean_of_systems])
+    _send_early(graph.graph, [n for n in found if n.target in MEANS])
     _Buckets(graph.graph).run()
     for node in found:
-        if node.target is not mean_of_systems:
+        if node.target not in MEANS:
             _replace(node)
     graph.recompile()
     return graph
@@ -92,7 +92,7 @@ class _Buckets:
     def run(self) -> None:
         """Replace all means."""
         for node in list(self._graph.nodes):
-            if node.target is mean_of_systems:
+            if node.target in MEANS:
                 self._add(node)
             elif not self._put_off(node):
                 self._before(node)
@@ -104,7 +104,7 @@ class _Buckets:
         if means and _wire_dtype(_dtype(means[0])) != _wire_dtype(_dtype(node)):
             self._send(node)
         self._open.means.append(node)
-        if self._open.nbytes >= BUCKET_BYTES:
+        if self._open.nbytes >= BUCKET_BYTES or node.target is early_mean_of_systems:
             self._send(node.next)
 
     def _put_off(self, node: fx.Node) -> bool:

@@ -6,7 +6,8 @@ combined at the end, where it differs between systems:
 
 * a value with a dimension of samples: the parts one after another, as one system would return it for the whole batch;
 * any other float: the mean over systems, which for the mean over a batch is the mean over the whole batch (and for a
-  sum over a batch the whole sum divided by the number of systems);
+  sum over a batch the whole sum divided by the number of systems). Means over a counted part of the batch are exact
+  too: see `shared_counts.py`;
 * any other integer: the sum, as of counts; state: what was there before, and the sum of what was added;
 * any other truth value: whether it is true on any system.
 """
@@ -33,6 +34,7 @@ from cstorch.tracing.across_systems import (
 from cstorch.tracing.batch_dims import BatchDims, key
 from cstorch.tracing.context import context
 from cstorch.tracing.recorder import Input, Recorder
+from cstorch.tracing.shared_counts import SharedCounts
 from cstorch.where import user_line
 
 aten = torch.ops.aten
@@ -131,6 +133,8 @@ class DataParallel:
         divided = [e.node for e in arguments if e.source in self.parts or not self._systems.share_batch]
         samples = self._recorder.leaves[self.parts[0]].shape[0] if self.parts else 0
         dims = BatchDims(graph, divided, samples)
+        if self._systems.share_batch and SharedCounts(self._recorder, self._systems.count, dims).share():
+            dims = BatchDims(graph, divided, samples)
         for entry in self._recorder.inputs:
             if entry.mutated and isinstance(entry.source, torch.Tensor) and dims.differs(entry.node):
                 self._settle(entry, dims, name)
