@@ -13,6 +13,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 from cstorch.compiled_module import CompiledModule
 from cstorch.constraints.calls import Calls
+from cstorch.constraints.late_state import late_state
 from cstorch.constraints.report import report
 from cstorch.constraints.rule import RULES, Finding
 from cstorch.device import CsxTensor
@@ -106,6 +107,8 @@ def _optimizers(program: Program, step: str) -> Iterator[Finding]:
         kind = type(optimizer)
         if kind.__module__.startswith("torch.optim"):
             yield Finding(RULES["torch-optimizer"], None, f"{step} uses torch.optim.{kind.__name__}")
+        elif late := late_state(binding):
+            yield Finding(RULES["late-state"], None, f"{', '.join(late)} of {kind.__name__} in {step}")
         if any("initial_lr" in group for group in optimizer.param_groups):  # a scheduler of torch puts it there
             yield Finding(RULES["torch-scheduler"], None, f"{step} uses {kind.__name__} with a scheduler of torch")
 
