@@ -11,12 +11,12 @@ from __future__ import annotations
 import math
 
 import lightning as L
-import torch
 from configuration import Config, parse_config
 from data import batches
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import TensorBoardLogger
-from model import GPT, loss_of, parameter_groups
+from model import GPT, loss_of
+from optimization import make_optimizer, make_schedule
 from torch.utils.data import DataLoader, IterableDataset
 
 
@@ -49,10 +49,9 @@ class Language(L.LightningModule):
         self.log("eval_loss", loss_of(self.model(tokens), labels), prog_bar=True)
 
     def configure_optimizers(self):
-        groups = parameter_groups(self.model, self.config)
-        optimizer = torch.optim.AdamW(groups, lr=self.config.learning_rate, betas=(0.9, 0.95))
-        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, self.config.schedule)
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
+        optimizer = make_optimizer(self.model, self.config)
+        schedule = make_schedule(optimizer, self.config)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def train_dataloader(self):
         return DataLoader(Batches("train", self.config, self.trainer.global_step), batch_size=None)
