@@ -114,11 +114,25 @@ class Optimizer(torch.optim.Optimizer):
         return count
 
     def register_zero_grad_pre_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
-        """Call `hook(optimizer, args, kwargs)` before each `zero_grad`; the handle's `remove` ends that."""
+        """Call `hook(optimizer, args, kwargs)` before each `zero_grad`; the handle's `remove` ends that.
+
+        Args:
+            hook: Returns None, or a tuple of other args and kwargs.
+
+        Returns:
+            The handle.
+        """
         return self._zero_grad_hook("_zero_grad_pre_hooks", hook)
 
     def register_zero_grad_post_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
-        """Call `hook(optimizer, args, kwargs)` after each `zero_grad`; the handle's `remove` ends that."""
+        """Call `hook(optimizer, args, kwargs)` after each `zero_grad`; the handle's `remove` ends that.
+
+        Args:
+            hook: What it returns is ignored.
+
+        Returns:
+            The handle.
+        """
         return self._zero_grad_hook("_zero_grad_post_hooks", hook)
 
     def _zero_grad_hook(self, table: str, hook: Callable[..., Any]) -> RemovableHandle:
@@ -130,7 +144,9 @@ class Optimizer(torch.optim.Optimizer):
     def zero_grad(self, *args: Any, **kwargs: Any) -> None:
         """Forget the gradients, as `torch.optim.Optimizer.zero_grad`."""
         for hook in list(self.__dict__.get("_zero_grad_pre_hooks", {}).values()):
-            hook(self, args, kwargs)
+            changed = hook(self, args, kwargs)
+            if changed is not None:
+                args, kwargs = changed
         super().zero_grad(*args, **kwargs)
         for hook in list(self.__dict__.get("_zero_grad_post_hooks", {}).values()):
             hook(self, args, kwargs)
