@@ -76,8 +76,10 @@ def main(config: Config) -> float:
         logger=TensorBoardLogger(config.out, name="logs"),
         log_every_n_steps=10,
     )
-    trainer.fit(Language(config), ckpt_path=config.resume or None)
-    mean = trainer.callback_metrics["eval_loss"].item()
+    language = Language(config)
+    trainer.fit(language, ckpt_path=config.resume or None)
+    (metrics,) = trainer.validate(language, verbose=False)  # the last evaluation may have been some steps ago
+    mean = metrics["eval_loss"]
     print(f"step {trainer.global_step}: evaluation loss {mean:.3f} nats a byte, {mean / math.log(2):.2f} bits")
     return mean
 
