@@ -68,6 +68,7 @@ BREAKS = {  # rule -> steps (w: model, compiled; x: float [3, 4], y: int [3]) th
     "bool-concat": [lambda w, x, y: torch.cat([x > 0, x > 1])],
     "device-types": [lambda w, x, y: x * cpu_mask(w)],
     "no-output": [lambda w, x, y: only_state(w)],
+    "host-number": [lambda w, x, y: w.counter.scaled(w.compiled(x))],
 }
 
 FINE = [
@@ -80,6 +81,14 @@ FINE = [
     lambda w, x, y: -F.log_softmax(w.compiled(x), -1).gather(1, y[:, None]).mean(),
     lambda w, x, y: (y[:, None] == torch.arange(6, device=y.device)).float(),
 ]
+
+
+class Counter:
+    calls = 0
+
+    def scaled(self, x):
+        self.calls += 1
+        return x * self.calls
 
 
 def below(total):
@@ -99,7 +108,7 @@ def cpu_mask(w):
 @pytest.fixture
 def world(csx):
     model = Model().eval()
-    return SimpleNamespace(model=model, compiled=cstorch.compile(model, csx), mask=torch.ones(4))
+    return SimpleNamespace(model=model, compiled=cstorch.compile(model, csx), mask=torch.ones(4), counter=Counter())
 
 
 def input_fn():
@@ -142,7 +151,7 @@ def test_a_rule_is_broken_alone_and_at_its_line(world, rule, body):
     names, text = broken(step)
     assert names == [rule], text
     assert constraints.RULES[rule].source in text
-    if rule not in ("returns-module", "no-output"):
+    if rule not in ("returns-module", "no-output", "host-number"):
         assert "test_constraints.py:" in text
     cstorch.backends.csx.debug.silenced_constraints = (rule,)
     try:
@@ -222,6 +231,26 @@ def descent(world, optimizer):
         return loss
 
     return step
+
+
+class Counting(cstorch.optim.SGD):
+    """Counts in Python, for which there is no tensor."""
+
+    def update(self, parameter, gradient, group):
+        state = self.state[parameter]
+        state["count"] = state.get("count", 0) + 1
+        super().update(parameter, gradient / state["count"], group)
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_numbers_that_an_optimizer_keeps_in_its_state(world, early):
+    optimizer = Counting(world.model.layer.parameters())
+    if early:
+        for p in world.model.layer.parameters():
+            optimizer.state[p]["count"] = 0
+    names, text = broken(descent(world, optimizer))
+    assert names == ["host-number"]
+    assert "'count' of Counting in the step 'step'" in text
 
 
 @pytest.mark.parametrize("prepared", [False, True])

@@ -127,6 +127,12 @@ RULES: dict[str, Rule] = {
             _OPTIMIZERS,
         ),
         Rule(
+            "host-number",
+            "a Python number that the step changes stays what the first step made of it",
+            "Keep it in a tensor that the step changes in place, or change it in the loop around the step.",
+            _DOCS + "cstorch-limitations.html",
+        ),
+        Rule(
             "tensor-as-number",
             "a tensor is passed where torch wants a Python number",
             "Multiply by the tensor instead.",
