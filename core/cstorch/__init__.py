@@ -26,7 +26,7 @@ from cstorch.tracing.closures import checkpoint_closure, step_closure
 from cstorch.utils.data.executor import current_executor
 
 if TYPE_CHECKING:
-    from cstorch import amp, constraints, experimental, metrics, nn, optim, plugins, profiler, sparse, testing
+    from cstorch import amp, constraints, experimental, metrics, nn, optim, plugins, profiler, saver, sparse, testing
     from cstorch.tracing.step import trace
 
 __version__ = "0.1.0"
@@ -68,6 +68,7 @@ __all__ = [
     "pol",
     "profiler",
     "save",
+    "saver",
     "sparse",
     "step_closure",
     "storage",
@@ -84,7 +85,19 @@ __all__ = [
 
 
 _ON_DEMAND = frozenset(  # needed by few programs
-    ("amp", "constraints", "experimental", "metrics", "nn", "optim", "plugins", "profiler", "sparse", "testing")
+    (
+        "amp",
+        "constraints",
+        "experimental",
+        "metrics",
+        "nn",
+        "optim",
+        "plugins",
+        "profiler",
+        "saver",
+        "sparse",
+        "testing",
+    )
 )
 
 

@@ -130,6 +130,9 @@ def get_backend_args(backend_type: str | BackendType) -> dict[str, inspect.Param
     Args:
         backend_type: "CSX", "CPU" or "GPU", in any case, or a BackendType.
 
+    Returns:
+        The parameters of the class of the backend, in their order.
+
     Raises:
         ValueError: there is no such type.
     """
@@ -142,6 +145,9 @@ def current_backend_impl(raise_exception: bool = True) -> Backend | None:
 
     Args:
         raise_exception: Raise when there is none; otherwise None is returned.
+
+    Returns:
+        The backend, or None.
 
     Raises:
         BackendError: there is no backend and `raise_exception` is set.
@@ -171,6 +177,9 @@ def current_backend(raise_exception: bool = True, raise_warning: bool = True) ->
         raise_exception: Raise when there is no backend; otherwise None is returned.
         raise_warning: Warn that this function is deprecated.
 
+    Returns:
+        The backend that the last `cstorch.backend(...)` made and that is not closed; or None.
+
     Raises:
         BackendError: there is no backend and `raise_exception` is set.
     """
@@ -186,12 +195,20 @@ def current_backend(raise_exception: bool = True, raise_warning: bool = True) ->
 
 
 def current_torch_device() -> torch.device:
-    """The torch device of the current backend; the cpu when there is none (`cerebras.pytorch.current_torch_device`)."""
+    """The torch device of the current backend (`cerebras.pytorch.current_torch_device`).
+
+    Returns:
+        `csx:0` on CSX, a cuda device on GPU; the cpu on CPU and where there is no backend.
+    """
     return torch.device("cpu") if context.backend is None else _current().torch_device
 
 
 def use_cs() -> bool:
-    """Whether the active device is a CSX device (`cerebras.pytorch.use_cs`)."""
+    """Whether the active device is a CSX device (`cerebras.pytorch.use_cs`).
+
+    Returns:
+        False, too, where there is no backend.
+    """
     return context.backend is not None and _current().is_csx
 
 

@@ -27,9 +27,12 @@ def full(shape: Sequence[int], value: float, dtype: torch.dtype | None = None) -
     """A tensor filled with `value`, lazily: it takes no memory until it is written (`cerebras.pytorch.full`).
 
     Args:
-        shape: The shape.
+        shape: The shape, a sequence of sizes.
         value: The value.
         dtype: The dtype; that of `value` by default, as for `torch.full`.
+
+    Returns:
+        A tensor on `cstorch.current_torch_device()`.
     """
     return _filled(shape, value, dtype or torch.full((), value).dtype, current_torch_device())
 
@@ -40,28 +43,63 @@ def full_like(other: torch.Tensor, value: float, dtype: torch.dtype | None = Non
     Args:
         other: The tensor to take shape, dtype and device from.
         value: The value.
-        dtype: Another dtype.
+        dtype: Another dtype; that of `other` by default.
+
+    Returns:
+        A tensor of the shape of `other` on its device.
     """
     return _filled(other.shape, value, dtype or other.dtype, other.device)
 
 
 def ones(shape: Sequence[int], dtype: torch.dtype | None = None) -> torch.Tensor:
-    """A tensor of ones, lazily (`cerebras.pytorch.ones`); torch's default dtype unless `dtype` is given."""
+    """A tensor of ones, lazily: it takes no memory until it is written (`cerebras.pytorch.ones`).
+
+    Args:
+        shape: The shape, a sequence of sizes.
+        dtype: The dtype; torch's default dtype by default.
+
+    Returns:
+        A tensor on `cstorch.current_torch_device()`.
+    """
     return full(shape, 1, dtype or torch.get_default_dtype())
 
 
 def ones_like(other: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
-    """A tensor of ones like `other`, lazily (`cerebras.pytorch.ones_like`)."""
+    """A tensor of ones like `other`, lazily (`cerebras.pytorch.ones_like`).
+
+    Args:
+        other: The tensor to take shape, dtype and device from.
+        dtype: Another dtype; that of `other` by default.
+
+    Returns:
+        A tensor of the shape of `other` on its device.
+    """
     return full_like(other, 1, dtype)
 
 
 def zeros(shape: Sequence[int], dtype: torch.dtype | None = None) -> torch.Tensor:
-    """A tensor of zeros, lazily (`cerebras.pytorch.zeros`); torch's default dtype unless `dtype` is given."""
+    """A tensor of zeros, lazily: it takes no memory until it is written (`cerebras.pytorch.zeros`).
+
+    Args:
+        shape: The shape, a sequence of sizes.
+        dtype: The dtype; torch's default dtype by default.
+
+    Returns:
+        A tensor on `cstorch.current_torch_device()`.
+    """
     return full(shape, 0, dtype or torch.get_default_dtype())
 
 
 def zeros_like(other: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
-    """A tensor of zeros like `other`, lazily (`cerebras.pytorch.zeros_like`)."""
+    """A tensor of zeros like `other`, lazily (`cerebras.pytorch.zeros_like`).
+
+    Args:
+        other: The tensor to take shape, dtype and device from.
+        dtype: Another dtype; that of `other` by default.
+
+    Returns:
+        A tensor of the shape of `other` on its device.
+    """
     return full_like(other, 0, dtype)
 
 

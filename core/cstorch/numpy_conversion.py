@@ -24,6 +24,9 @@ def from_numpy(array: Any) -> torch.Tensor:
     Args:
         array: A numpy array or scalar.
 
+    Returns:
+        A tensor on the cpu of the same shape, and of the dtype of that name.
+
     Raises:
         TypeError: it is neither, or of a dtype that torch does not have, such as strings and objects.
     """
@@ -51,6 +54,9 @@ def to_numpy(tensor: torch.Tensor) -> Any:
 
     Args:
         tensor: Any tensor whose contents can be read.
+
+    Returns:
+        An array of the same shape.
 
     Raises:
         TypeError: it is no tensor.

@@ -6,6 +6,7 @@ import json
 import os
 import tempfile
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,7 +51,8 @@ class profile:  # noqa: N801  the reference's name
     """Profiles the operations of the steps that executors run within (`cerebras.pytorch.profiler.profile`).
 
     It is `torch.profiler` on the processor: a program that is interpreted shows every operation, a compiled one those
-    that it leaves to PyTorch's kernels. Times are in microseconds, as in every chrome trace.
+    that it leaves to PyTorch's kernels. Times are in microseconds, as in every chrome trace. A profile that ends before
+    the first step of its schedule warns.
 
     Args:
         schedule: Which steps; default none.
@@ -96,6 +98,13 @@ class profile:  # noqa: N801  the reference's name
     ) -> None:
         context.profile = None
         self._stop()
+        wanted = self.schedule is not None and not self.schedule.is_off
+        if wanted and self._done is None and error is None:
+            warnings.warn(
+                f"no step was profiled: {self._steps} ran within the profile, and {self.schedule} begins later. Choose "
+                "an earlier start_step, or run more steps within.",
+                stacklevel=2,
+            )
 
     def at_step(self, step: int) -> None:
         """An executor begins a step; called by executors.

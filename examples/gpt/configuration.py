@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import math
 from dataclasses import dataclass
 
 
@@ -29,13 +28,6 @@ class Config:
     weight_decay: float = 0.1
     max_gradient_norm: float = 1.0
     seed: int = 1
-
-    def schedule(self, step: int) -> float:
-        """The factor of the learning rate at a step: linear warm-up, then half a cosine down to a tenth."""
-        if step < self.warmup_steps:
-            return (step + 1) / self.warmup_steps
-        done = min(1.0, (step - self.warmup_steps) / max(1, self.steps - self.warmup_steps))
-        return 0.1 + 0.45 * (1 + math.cos(math.pi * done))
 
 
 def parse_config(description: str | None) -> Config:

@@ -79,10 +79,3 @@ class GPT(nn.Module):
 def loss_of(log_probabilities: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """The mean cross entropy, in nats a byte."""
     return -log_probabilities.gather(-1, labels.long().unsqueeze(-1)).mean()
-
-
-def parameter_groups(model: nn.Module, config: Config) -> list[dict]:
-    """Matrices decay, biases and normalizations do not."""
-    decayed = [p for p in model.parameters() if p.dim() >= 2]
-    others = [p for p in model.parameters() if p.dim() < 2]
-    return [{"params": decayed, "weight_decay": config.weight_decay}, {"params": others, "weight_decay": 0.0}]

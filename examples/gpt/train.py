@@ -18,7 +18,8 @@ import torch
 from cerebras.pytorch.utils.tensorboard import SummaryWriter
 from configuration import Config, parse_config
 from data import batches
-from model import GPT, loss_of, parameter_groups
+from model import GPT, loss_of
+from optimization import make_optimizer, make_schedule
 
 
 def main(config: Config) -> float:
@@ -31,8 +32,8 @@ def main(config: Config) -> float:
     with backend.device:
         model = GPT(config)
     compiled_model = cstorch.compile(model, backend)
-    optimizer = torch.optim.AdamW(parameter_groups(model, config), lr=config.learning_rate, betas=(0.9, 0.95))
-    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, config.schedule)
+    optimizer = make_optimizer(model, config)
+    scheduler = make_schedule(optimizer, config)
     done = 0
     if config.resume:
         state = cstorch.load(config.resume)

@@ -11,12 +11,12 @@ from __future__ import annotations
 import math
 
 import lightning as L
-import torch
 from configuration import Config, parse_config
 from data import batches
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import TensorBoardLogger
-from model import GPT, loss_of, parameter_groups
+from model import GPT, loss_of
+from optimization import make_optimizer, make_schedule
 from torch.utils.data import DataLoader, IterableDataset
 
 
@@ -49,10 +49,9 @@ class Language(L.LightningModule):
         self.log("eval_loss", loss_of(self.model(tokens), labels), prog_bar=True)
 
     def configure_optimizers(self):
-        groups = parameter_groups(self.model, self.config)
-        optimizer = torch.optim.AdamW(groups, lr=self.config.learning_rate, betas=(0.9, 0.95))
-        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, self.config.schedule)
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
+        optimizer = make_optimizer(self.model, self.config)
+        schedule = make_schedule(optimizer, self.config)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def train_dataloader(self):
         return DataLoader(Batches("train", self.config, self.trainer.global_step), batch_size=None)
@@ -77,8 +76,10 @@ def main(config: Config) -> float:
         logger=TensorBoardLogger(config.out, name="logs"),
         log_every_n_steps=10,
     )
-    trainer.fit(Language(config), ckpt_path=config.resume or None)
-    mean = trainer.callback_metrics["eval_loss"].item()
+    language = Language(config)
+    trainer.fit(language, ckpt_path=config.resume or None)
+    (metrics,) = trainer.validate(language, verbose=False)  # the last evaluation may have been some steps ago
+    mean = metrics["eval_loss"]
     print(f"step {trainer.global_step}: evaluation loss {mean:.3f} nats a byte, {mean / math.log(2):.2f} bits")
     return mean
 

@@ -107,6 +107,35 @@ def test_hooks_run_around_the_python_of_a_step(kind, times):
         register_trace_fn_pre_hook(3)
 
 
+@pytest.mark.parametrize("kind", ["CPU", "CSX"])
+def test_hooks_after_a_step_run_when_it_raises(kind):
+    calls = []
+
+    def step(model, x):
+        calls.append("step")
+        raise KeyError("no")
+
+    def fail():
+        raise ValueError("not yet")
+
+    cstorch.backend(kind)
+    handles = [register_trace_fn_pre_hook(lambda: calls.append("before"))]
+    handles.append(register_trace_fn_post_hook(lambda: calls.append("after")))
+    try:
+        with pytest.raises(KeyError, match="no"):
+            loop(step, 1)
+        assert calls == ["before", "step", "after"]
+        handles.append(register_trace_fn_pre_hook(fail))
+        with pytest.raises(ValueError, match="not yet"):
+            loop(step, 1)
+        assert calls == ["before", "step", "after", "before"]
+    finally:
+        for handle in handles:
+            handle.remove()
+    seen, _ = loop(lambda model, x: model(x).mean(), 2)
+    assert len(seen) == 2
+
+
 def test_levels_of_precision_nest():
     seen = []
     head = cstorch.pol(level=0)(lambda: seen.append(cstorch.current_pol()))
@@ -133,6 +162,17 @@ def test_a_profile_of_some_steps(tmp_path):
     assert off.get_summary() == "No step was profiled."
     with pytest.raises(ValueError, match="start_step=3 and end_step=2"):
         cstorch.profiler.schedule(3, 2)
+
+
+def test_a_profile_that_ends_before_it_begins_warns():
+    cstorch.backend("CPU")
+    profile = cstorch.profiler.profile(cstorch.profiler.schedule(3, 4))
+    with pytest.warns(UserWarning, match=r"no step was profiled: 2 ran within.*start_step=3") as said, profile:
+        loop(lambda model, x: model(x).mean(), 2)
+    assert len([w for w in said if "no step was profiled" in str(w.message)]) == 1
+    assert said[0].filename == __file__
+    with pytest.raises(KeyError, match="no"), cstorch.profiler.profile(cstorch.profiler.schedule(3, 4)):
+        raise KeyError("no")
 
 
 def test_tensors_in_nested_values_have_places():
@@ -187,6 +227,32 @@ def test_flags_take_their_default_again():
     debug.drop_data = True
     debug.drop_data = cstorch.backends.DEFAULT
     assert debug.drop_data is False
+
+
+def test_a_flag_that_is_deleted_has_its_default_again():
+    debug, saved = cstorch.backends.csx.debug, {}
+    for name in ("lazy_initialization", "debug_args", "silenced_constraints"):
+        saved[name] = getattr(debug, name)
+    debug.lazy_initialization, debug.debug_args, debug.silenced_constraints = False, {"a": 1}, ("slicing",)
+    for name in saved:
+        delattr(debug, name)
+    assert {name: getattr(debug, name) for name in saved} == saved
+    with pytest.raises(AttributeError, match=r"csx\.debug has no flag 'lazy'; it has retrace_every_iteration"):
+        del debug.lazy
+
+
+def test_the_configuration_of_a_device_is_that_of_the_flags():
+    debug = cstorch.backends.csx.debug
+    config = cstorch.backend("CSX").device.config
+    assert (config.lazy_initialization, config.drop_data) == (True, False)
+    try:
+        config.lazy_initialization, config.drop_data = False, True
+        assert (debug.lazy_initialization, debug.drop_data) == (False, True)
+        with pytest.raises(ValueError, match=r"csx\.debug\.drop_data was set to 1, expected True or False"):
+            config.drop_data = 1
+    finally:
+        del debug.lazy_initialization, debug.drop_data
+    assert (config.lazy_initialization, config.drop_data) == (True, False)
 
 
 def test_types_of_backends_and_their_arguments():

@@ -68,6 +68,7 @@ BREAKS = {  # rule -> steps (w: model, compiled; x: float [3, 4], y: int [3]) th
     "bool-concat": [lambda w, x, y: torch.cat([x > 0, x > 1])],
     "device-types": [lambda w, x, y: x * cpu_mask(w)],
     "no-output": [lambda w, x, y: only_state(w)],
+    "host-number": [lambda w, x, y: w.counter.scaled(w.compiled(x))],
 }
 
 FINE = [
@@ -80,6 +81,14 @@ FINE = [
     lambda w, x, y: -F.log_softmax(w.compiled(x), -1).gather(1, y[:, None]).mean(),
     lambda w, x, y: (y[:, None] == torch.arange(6, device=y.device)).float(),
 ]
+
+
+class Counter:
+    calls = 0
+
+    def scaled(self, x):
+        self.calls += 1
+        return x * self.calls
 
 
 def below(total):
@@ -99,7 +108,7 @@ def cpu_mask(w):
 @pytest.fixture
 def world(csx):
     model = Model().eval()
-    return SimpleNamespace(model=model, compiled=cstorch.compile(model, csx), mask=torch.ones(4))
+    return SimpleNamespace(model=model, compiled=cstorch.compile(model, csx), mask=torch.ones(4), counter=Counter())
 
 
 def input_fn():
@@ -142,7 +151,7 @@ def test_a_rule_is_broken_alone_and_at_its_line(world, rule, body):
     names, text = broken(step)
     assert names == [rule], text
     assert constraints.RULES[rule].source in text
-    if rule not in ("returns-module", "no-output"):
+    if rule not in ("returns-module", "no-output", "host-number"):
         assert "test_constraints.py:" in text
     cstorch.backends.csx.debug.silenced_constraints = (rule,)
     try:
@@ -173,6 +182,117 @@ def test_optimizers_and_schedulers_of_torch(world):
     assert broken(cstorch.trace(body))[0] == ["torch-optimizer"]
     torch.optim.lr_scheduler.ConstantLR(optimizer)
     assert broken(cstorch.trace(body))[0] == ["torch-optimizer", "torch-scheduler"]
+
+
+class Averaged(cstorch.optim.SGD):
+    """Keeps a mean of the parameters that `initial_state` does not name."""
+
+    def update(self, parameter, gradient, group):
+        super().update(parameter, gradient, group)
+        state = self.state_of(parameter, group)
+        if "mean" not in state:
+            state["mean"] = torch.zeros_like(parameter)
+        state["mean"].lerp_(parameter, 0.1)
+
+
+class Complete(Averaged):
+    def initial_state(self, parameter, group):
+        return {**super().initial_state(parameter, group), "mean": torch.zeros_like(parameter)}
+
+
+class OfTorch(torch.optim.Optimizer):
+    def __init__(self, params):
+        super().__init__(params, {"lr": 0.1})
+
+    @torch.no_grad()
+    def step(self):
+        for p in self.param_groups[0]["params"]:
+            state = self.state[p]
+            if not state:
+                state["sum"] = torch.zeros_like(p)
+            state["sum"].add_(p.grad)
+            p.sub_(state["sum"], alpha=0.1)
+
+
+class Early(OfTorch):
+    def preinitialize(self):
+        torch.rand(3)  # the step's own draws do not depend on whether rules are checked
+        for p in self.param_groups[0]["params"]:
+            self.state[p]["sum"] = torch.zeros_like(p)
+
+
+def descent(world, optimizer):
+    @cstorch.trace
+    def step(x, y):
+        optimizer.zero_grad()
+        loss = world.compiled(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return step
+
+
+class Counting(cstorch.optim.SGD):
+    """Counts in Python, for which there is no tensor."""
+
+    def update(self, parameter, gradient, group):
+        state = self.state[parameter]
+        state["count"] = state.get("count", 0) + 1
+        super().update(parameter, gradient / state["count"], group)
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_numbers_that_an_optimizer_keeps_in_its_state(world, early):
+    optimizer = Counting(world.model.layer.parameters())
+    if early:
+        for p in world.model.layer.parameters():
+            optimizer.state[p]["count"] = 0
+    names, text = broken(descent(world, optimizer))
+    assert names == ["host-number"]
+    assert "'count' of Counting in the step 'step'" in text
+
+
+@pytest.mark.parametrize("prepared", [False, True])
+@pytest.mark.parametrize(
+    ("make", "key"), [(Averaged, "'mean' of Averaged"), (OfTorch, "'sum' of OfTorch"), (Complete, ""), (Early, "")]
+)
+def test_state_that_nothing_makes_before_the_step(world, make, key, prepared):
+    optimizer = make(world.model.layer.parameters())
+    if prepared and hasattr(optimizer, "preinitialize"):
+        optimizer.preinitialize()
+    names, text = broken(descent(world, optimizer))
+    assert names == (["late-state"] if key else [])
+    assert f"{key} in the step 'step'" in text or not key
+
+
+def test_rules_about_state_leave_training_as_it_is(world):
+    def train(check):
+        torch.manual_seed(1)
+        model = nn.Linear(4, 4)
+        optimizer = Early(model.parameters())
+        compiled = cstorch.compile(model)
+        step = cstorch.trace(
+            lambda x: (optimizer.zero_grad(), F.dropout(compiled(x)).sum().backward(), optimizer.step())
+        )
+        cstorch.backends.csx.debug.check_constraints = check
+        cstorch.backends.csx.debug.silenced_constraints = ("no-output",)
+        try:
+            run(step, lambda: [(torch.ones(3, 4),)] * 3, steps=3)
+        finally:
+            cstorch.backends.csx.debug.check_constraints = False
+            cstorch.backends.csx.debug.silenced_constraints = ()
+        return {**model.state_dict(), "sum": optimizer.state[model.weight]["sum"]}
+
+    plain, checked = train(False), train(True)
+    assert all(torch.equal(plain[name].cpu(), checked[name].cpu()) for name in plain)
+
+
+@pytest.mark.parametrize("name", [n for n, kind in vars(cstorch.optim).items() if isinstance(kind, type)])
+def test_optimizers_of_cstorch_make_their_state_before(world, name):
+    if name != "Optimizer":
+        optimizer = getattr(cstorch.optim, name)([world.model.layer.weight], lr=0.1)
+        assert broken(descent(world, optimizer)) == ([], "")
 
 
 def test_steps_that_become_several_programs(world):
@@ -207,6 +327,7 @@ def test_weights_between_checkpoints(world):
     names, text = broken(loop)
     assert names == ["weights-between-checkpoints"]
     assert "test_constraints.py:" in text
+    assert broken(lambda x, y: (step(x, y), torch.zeros_like(world.model.layer.weight))) == ([], "")
 
 
 def test_two_types_of_backend():

@@ -138,6 +138,7 @@ debug = FlagGroup(
         "log_initialization": boolean(False),
         "save_gpv": boolean(False),
         "fabric_type_blacklist": anything(),
+        "implicit_cast_cb16_to_fp32": boolean(False),
     },
 )
 """Flags for debugging.
@@ -156,6 +157,7 @@ act_memory_gi, wgt_memory_gi, execute_crd_memory_gi: so many GiB may activations
 compile_crd_memory_gi: so many GiB may this process have taken at most when a program has been compiled, and its C++
     compiler too; more is an error before the program runs. A program from the cache is not compiled, so not checked.
 cmd_memory_gi, chf_memory_gi, fabric_type_blacklist: no effect here: there are no command hosts and no fabric.
+implicit_cast_cb16_to_fp32: no effect here: nothing is stored as cbfloat16.
 drop_data, skip_weight_init, log_initialization, save_gpv: no effect here: models that are only compiled or validated
     take no memory for their weights anyway.
 """
@@ -215,6 +217,17 @@ cache = FlagGroup(
 limit_gi: so many GiB may all compiled programs in a compile_dir have; those that were not used for longest are removed
     when a new one has been compiled.
 """
+
+cluster = FlagGroup("csx.cluster", {"auto_taint": anything()})
+"""Flags of a cluster, beyond the specification. auto_taint: no effect here: no machine is set aside."""
+
+
+class storage:  # noqa: N801  a group of groups
+    """Flags of where checkpoints lie, beyond the specification."""
+
+    s3 = FlagGroup("csx.storage.s3", {"profile": Flag(None, lambda value: value is None, "None: there is no S3 here")})
+    """profile: of the credentials for S3. Only None: checkpoints are files; name a profile to what copies them."""
+
 
 performance = FlagGroup(
     "csx.performance",

@@ -9,6 +9,7 @@ _LOOP = "https://training-docs.cerebras.ai/rel-2.4.0/cs-torch/writing-a-custom-t
 _API = "https://training-api.cerebras.ai/en/1.9.1/wsc/port/porting-pytorch-to-cs/cstorch-api.html"
 _BRINGUP = "https://github.com/wilkieolin/nubun/blob/fd5942e8dc81ef25be0dcedc16738324d8c4c995/cerebras/CS3_BRINGUP.md"
 _LIMITS = _LOOP + "limitations-of-pytorch-on-cerebras"
+_OPTIMIZERS = "https://training-docs.cerebras.ai/cs-torch/writing-a-custom-training-loop/writing-custom-optimizers"
 _CLOSURES = "https://training-docs.cerebras.ai/cs-torch/writing-a-custom-training-loop/step-closures"
 _STATIC, _CHECKPOINTS = _DOCS + "static_graphs.html", _DOCS + "checkpointing.html"
 
@@ -118,6 +119,18 @@ RULES: dict[str, Rule] = {
             "a scheduler of torch sets numbers on the host, which a static graph does not see",
             "Use cstorch.optim.lr_scheduler, whose rates are functions of the step.",
             _LIMITS,
+        ),
+        Rule(
+            "late-state",
+            "state of an optimizer that its preinitialize() does not make is made inside the step",
+            "Name it in initial_state() of a cstorch.optim.Optimizer, or make it in preinitialize().",
+            _OPTIMIZERS,
+        ),
+        Rule(
+            "host-number",
+            "a Python number that the step changes stays what the first step made of it",
+            "Keep it in a tensor that the step changes in place, or change it in the loop around the step.",
+            _DOCS + "cstorch-limitations.html",
         ),
         Rule(
             "tensor-as-number",

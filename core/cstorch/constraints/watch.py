@@ -13,13 +13,17 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 from cstorch.compiled_module import CompiledModule
 from cstorch.constraints.calls import Calls
+from cstorch.constraints.late_state import late_state
 from cstorch.constraints.report import report
 from cstorch.constraints.rule import RULES, Finding
 from cstorch.device import CsxTensor
 from cstorch.tracing import nest
 from cstorch.tracing.context import context
 from cstorch.tracing.gradients import GradientOf
-from cstorch.tracing.program import Program
+from cstorch.tracing.optimizer_binding import OptimizerBinding
+from cstorch.tracing.program import Program, ScalarSlot
+from cstorch.tracing.scalars import is_number
+from cstorch.tracing.surroundings import Holder
 from cstorch.where import user_line
 
 _NORMS = ("native_layer_norm", "native_group_norm", "native_batch_norm", "_fused_rms_norm", "native_batch_norm_legit")
@@ -93,6 +97,10 @@ def check_program(program: Program) -> Iterator[Finding]:
     if len(sizes) > 1 or () in sizes:
         shapes = ", ".join(str(tuple(node.meta["val"].shape)) for node in leaves)
         yield Finding(RULES["batch-dimension"], None, f"{step} is given tensors of the shapes {shapes}")
+    for effect in program.effects:
+        holder = getattr(effect.function, "__self__", None)
+        if effect.kind == "host" and isinstance(holder, Holder):
+            yield Finding(RULES["host-number"], None, f"{holder.path(effect.args[0])} in {step}")
     yield from _optimizers(program, step)
     fed = _depending_on(leaves)
     for node in nodes.nodes:
@@ -106,8 +114,19 @@ def _optimizers(program: Program, step: str) -> Iterator[Finding]:
         kind = type(optimizer)
         if kind.__module__.startswith("torch.optim"):
             yield Finding(RULES["torch-optimizer"], None, f"{step} uses torch.optim.{kind.__name__}")
+        else:
+            for rule, keys in (("late-state", late_state(binding)), ("host-number", _numbers(binding))):
+                if keys:
+                    yield Finding(RULES[rule], None, f"{', '.join(keys)} of {kind.__name__} in {step}")
         if any("initial_lr" in group for group in optimizer.param_groups):  # a scheduler of torch puts it there
             yield Finding(RULES["torch-scheduler"], None, f"{step} uses {kind.__name__} with a scheduler of torch")
+
+
+def _numbers(binding: OptimizerBinding) -> list[str]:
+    """The keys of an optimizer's state that hold a Python number, such as a count of steps."""
+    known = [entry for table in binding.optimizer.state.values() for entry in table.items()]
+    made = [(birth.key, birth.value) for birth in binding.births]
+    return sorted({repr(key) for key, value in [*known, *made] if is_number(value) or isinstance(value, ScalarSlot)})
 
 
 def _depending_on(leaves: list[fx.Node]) -> set[fx.Node]:

@@ -1,5 +1,5 @@
 """Modules that programs import from `cerebras.pytorch.core`."""
 
-from cstorch.core import compile, modes  # noqa: A004
+from cstorch.core import annotation, compile, modes  # noqa: A004
 
-__all__ = ["compile", "modes"]
+__all__ = ["annotation", "compile", "modes"]

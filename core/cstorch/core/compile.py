@@ -44,6 +44,9 @@ def register_trace_fn_pre_hook(hook: Hook) -> RemovableHandle:
 def register_trace_fn_post_hook(hook: Hook) -> RemovableHandle:
     """Call `hook()` each time after the Python of a traced step has run; see `register_trace_fn_pre_hook`.
 
+    It is called, too, when the step raises, so that it can undo what a hook before it has done; not when a hook before
+    it raises. An error of its own goes on with the step's as its context.
+
     Args:
         hook: A function without arguments.
 
@@ -61,6 +64,8 @@ def hooks_called() -> Iterator[None]:
     """Within, the Python of a traced step runs."""
     for hook in list(_before.values()):
         hook()
-    yield
-    for hook in list(_after.values()):
-        hook()
+    try:
+        yield
+    finally:
+        for hook in list(_after.values()):
+            hook()

@@ -337,6 +337,11 @@ def _is_view(func: Any) -> bool:
     return any(r.alias_info is not None and not r.alias_info.is_write for r in func._schema.returns)
 
 
+def takes_shape_only(func: Any) -> bool:
+    """Whether `func` makes a new tensor like another one without looking at its contents."""
+    return func in _FILLS or func in _DRAWS
+
+
 def record(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Record a call whose tensors are Pending or cpu tensors.
 
@@ -345,7 +350,7 @@ def record(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         depend on them, or it reads much that may change before it is replayed.
     """
     with plainly():
-        if func in _FILLS or func in _DRAWS:
+        if takes_shape_only(func):
             return _like(func, args, kwargs)
         return _record(func, args, kwargs)
 

@@ -371,7 +371,7 @@ def run_on_host(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
         if func in (aten.detach.default, aten.alias.default):
             return _handle_like(handles[0])
         raise refuse_read(f"running {func} on a tensor that a traced step returned,", handles[0])
-    looked_at = func not in (aten.detach.default, aten.alias.default)
+    looked_at = func not in (aten.detach.default, aten.alias.default) and not lazy.takes_shape_only(func)
     if observer.notify is not None and looked_at and any(isinstance(t, CsxTensor) and _is_weight(t) for t in leaves):
         observer.notify()
     if func is aten._has_compatible_shallow_copy_type.default:

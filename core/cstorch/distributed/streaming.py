@@ -122,6 +122,9 @@ def at_checkpoint(state: DataLoaderCheckpoint) -> Iterator[None]:
 def get_worker_state() -> DataLoaderCheckpoint:
     """What this worker has streamed (`cerebras.pytorch.distributed.get_worker_state`).
 
+    Returns:
+        Its ids, its steps and its samples up to the checkpoint step.
+
     Raises:
         RuntimeError: called anywhere but in the `state_dict` of a restartable dataloader.
     """

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from cstorch.absent import absent
+
 
 def one_hot(tensor: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
     """A 1 at the place of each class, and zeros.
@@ -18,3 +20,9 @@ def one_hot(tensor: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
     if num_classes == -1:
         num_classes = int(tensor.max()) + 1
     return (tensor.unsqueeze(-1) == torch.arange(num_classes, device=tensor.device)).long()
+
+
+_ADVICE = "Gather the parts that are needed with torch.gather and multiply them densely with torch.matmul."
+
+sparse_matmul = absent("cstorch.nn.functional.sparse_matmul", _ADVICE)
+sparse_act_matmul = absent("cstorch.nn.functional.sparse_act_matmul", _ADVICE)

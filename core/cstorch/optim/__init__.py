@@ -15,6 +15,7 @@ from cstorch.optim.lion import Lion
 from cstorch.optim.muon import Muon
 from cstorch.optim.of_torch import ASGD, Adadelta, Adagrad, Adamax, NAdam, RAdam, RMSprop, Rprop
 from cstorch.optim.optimizer import Optimizer
+from cstorch.optim.param_groups import configure_param_groups
 from cstorch.optim.sgd import SGD
 
 __all__ = [
@@ -37,6 +38,7 @@ __all__ = [
     "configure_lr_scheduler",
     "configure_optimizer",
     "configure_optimizer_params",
+    "configure_param_groups",
     "configure_scheduler",
     "configure_scheduler_params",
     "lr_scheduler",

@@ -1,4 +1,7 @@
-"""The optimizers that are torch's own, with the reference's defaults."""
+"""The optimizers that are torch's own, with the reference's defaults.
+
+`initial_state` names what torch makes at the first step, for `preinitialize`.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,15 @@ from typing import Any
 import torch
 
 from cstorch.optim.optimizer import Optimizer, ParamsT
+
+State = dict[str, torch.Tensor]
+
+
+def _number(value: float, parameter: torch.Tensor, group: dict[str, Any], on_device: bool = False) -> torch.Tensor:
+    """A number of the state, where torch keeps it: on the host, unless its steps are captured or fused."""
+    dtype = torch.float64 if torch.get_default_dtype() is torch.float64 else torch.float32
+    on_device = on_device or bool(group.get("capturable") or group.get("fused"))
+    return torch.full((), float(value), dtype=dtype, device=parameter.device if on_device else "cpu")
 
 
 class Adadelta(Optimizer, torch.optim.Adadelta):
@@ -31,6 +43,14 @@ class Adadelta(Optimizer, torch.optim.Adadelta):
         **kwargs: Any,
     ) -> None:
         torch.optim.Adadelta.__init__(self, params, lr, rho, eps, weight_decay, **kwargs)
+
+    def initial_state(self, parameter: torch.Tensor, group: dict[str, Any]) -> State:
+        """Step count, mean square gradient and mean square update, all zero."""
+        return {
+            "step": _number(0, parameter, group),
+            "square_avg": torch.zeros_like(parameter),
+            "acc_delta": torch.zeros_like(parameter),
+        }
 
 
 class Adagrad(Optimizer, torch.optim.Adagrad):
@@ -58,6 +78,13 @@ class Adagrad(Optimizer, torch.optim.Adagrad):
     ) -> None:
         torch.optim.Adagrad.__init__(self, params, lr, lr_decay, weight_decay, initial_accumulator_value, eps, **kwargs)
 
+    def initial_state(self, parameter: torch.Tensor, group: dict[str, Any]) -> State:
+        """Step count, zero, and the sum of squares, `initial_accumulator_value`."""
+        start = group["initial_accumulator_value"]
+        if parameter.is_complex():
+            start = complex(start, start)
+        return {"step": _number(0, parameter, group), "sum": torch.full_like(parameter, start)}
+
 
 class Adamax(Optimizer, torch.optim.Adamax):
     """`torch.optim.Adamax` with eps 1e-6.
@@ -81,6 +108,14 @@ class Adamax(Optimizer, torch.optim.Adamax):
         **kwargs: Any,
     ) -> None:
         torch.optim.Adamax.__init__(self, params, lr, betas, eps, weight_decay, **kwargs)
+
+    def initial_state(self, parameter: torch.Tensor, group: dict[str, Any]) -> State:
+        """Step count, mean gradient and largest gradient, all zero."""
+        return {
+            "step": _number(0, parameter, group),
+            "exp_avg": torch.zeros_like(parameter),
+            "exp_inf": torch.zeros_like(parameter),
+        }
 
 
 class ASGD(Optimizer, torch.optim.ASGD):
@@ -108,6 +143,15 @@ class ASGD(Optimizer, torch.optim.ASGD):
     ) -> None:
         torch.optim.ASGD.__init__(self, params, lr, lambd, alpha, t0, weight_decay, **kwargs)
 
+    def initial_state(self, parameter: torch.Tensor, group: dict[str, Any]) -> State:
+        """Step count, zero; learning rate and weight of the average; the average, zero."""
+        return {
+            "step": _number(0, parameter, group, on_device=True),
+            "eta": _number(group["lr"], parameter, group, on_device=True),
+            "mu": _number(1, parameter, group, on_device=True),
+            "ax": torch.zeros_like(parameter),
+        }
+
 
 class NAdam(Optimizer, torch.optim.NAdam):
     """`torch.optim.NAdam`.
@@ -134,6 +178,15 @@ class NAdam(Optimizer, torch.optim.NAdam):
     ) -> None:
         torch.optim.NAdam.__init__(self, params, lr, betas, eps, weight_decay, momentum_decay, **kwargs)
 
+    def initial_state(self, parameter: torch.Tensor, group: dict[str, Any]) -> State:
+        """Step count, mean gradient and mean square, all zero; the product of momenta, one."""
+        return {
+            "step": _number(0, parameter, group),
+            "mu_product": _number(1, parameter, group),
+            "exp_avg": torch.zeros_like(parameter),
+            "exp_avg_sq": torch.zeros_like(parameter),
+        }
+
 
 class RAdam(Optimizer, torch.optim.RAdam):
     """`torch.optim.RAdam` with eps 1e-6.
@@ -157,6 +210,14 @@ class RAdam(Optimizer, torch.optim.RAdam):
         **kwargs: Any,
     ) -> None:
         torch.optim.RAdam.__init__(self, params, lr, betas, eps, weight_decay, **kwargs)
+
+    def initial_state(self, parameter: torch.Tensor, group: dict[str, Any]) -> State:
+        """Step count, mean gradient and mean square, all zero."""
+        return {
+            "step": _number(0, parameter, group),
+            "exp_avg": torch.zeros_like(parameter),
+            "exp_avg_sq": torch.zeros_like(parameter),
+        }
 
 
 class RMSprop(Optimizer, torch.optim.RMSprop):
@@ -186,6 +247,11 @@ class RMSprop(Optimizer, torch.optim.RMSprop):
     ) -> None:
         torch.optim.RMSprop.__init__(self, params, lr, alpha, eps, weight_decay, momentum, centered, **kwargs)
 
+    def initial_state(self, parameter: torch.Tensor, group: dict[str, Any]) -> State:
+        """Step count and mean square, with momentum its buffer, when centered the mean gradient; all zero."""
+        names = ["square_avg", *["momentum_buffer"] * (group["momentum"] > 0), *["grad_avg"] * group["centered"]]
+        return {"step": _number(0, parameter, group), **{name: torch.zeros_like(parameter) for name in names}}
+
 
 class Rprop(Optimizer, torch.optim.Rprop):
     """`torch.optim.Rprop`.
@@ -207,3 +273,12 @@ class Rprop(Optimizer, torch.optim.Rprop):
         **kwargs: Any,
     ) -> None:
         torch.optim.Rprop.__init__(self, params, lr, etas, step_sizes, **kwargs)
+
+    def initial_state(self, parameter: torch.Tensor, group: dict[str, Any]) -> State:
+        """Step count and last gradient, zero; step sizes, the learning rate."""
+        size = complex(group["lr"], group["lr"]) if parameter.is_complex() else float(group["lr"])
+        return {
+            "step": _number(0, parameter, group),
+            "prev": torch.zeros_like(parameter),
+            "step_size": torch.full_like(parameter, size),
+        }

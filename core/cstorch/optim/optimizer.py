@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch.utils.hooks import RemovableHandle
 
+from cstorch.device import lazy
+
 ParamsT = Iterable[torch.Tensor] | Iterable[dict[str, Any]] | Iterable[tuple[str, torch.Tensor]]
 
 
@@ -45,10 +47,10 @@ class Optimizer(torch.optim.Optimizer):
             group: Its param_group.
         """
         state: dict[str, Any] = self.state[parameter]
-        if len(state) == 0:
+        if not state.keys() - {"global_step"}:  # which may have been counted before
             state.update(self.initial_state(parameter, group))
             if getattr(self, "enable_global_step", False):
-                state["global_step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)
+                state.setdefault("global_step", torch.zeros((), dtype=torch.float32, device=parameter.device))
         return state
 
     @torch.no_grad()
@@ -56,8 +58,44 @@ class Optimizer(torch.optim.Optimizer):
         """Make the state of every parameter now; otherwise it is made when the first step begins."""
         for group in self.param_groups:
             for parameter in group["params"]:
-                if parameter.requires_grad:
-                    self.state_of(parameter, group)
+                if parameter.requires_grad and not self.state_of(parameter, group):
+                    del self.state[parameter]
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take on what `state_dict` returned, each number and tensor where and as `initial_state` makes it.
+
+        Args:
+            state_dict: Of an optimizer of the same class with the same param_groups.
+
+        Raises:
+            ValueError: the param_groups differ in number or size.
+        """
+        given: list[dict[str, Any]] = []
+        hooks = (
+            self.register_load_state_dict_pre_hook(lambda _, final: given.append(final)),
+            self.register_load_state_dict_post_hook(lambda _: self._settle(given[0]), prepend=True),
+        )
+        try:
+            super().load_state_dict(state_dict)
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    @torch.no_grad()
+    def _settle(self, given: dict[str, Any]) -> None:
+        """Torch has given all tensors the dtype of their parameters, and left counts where they were saved."""
+        for group, saved in zip(self.param_groups, given["param_groups"], strict=True):
+            for parameter, index in zip(group["params"], saved["params"], strict=True):
+                state = self.state.get(parameter)
+                if not state:
+                    continue
+                with lazy.recording():
+                    like = self.initial_state(parameter, group)
+                    like["global_step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)
+                for key in like.keys() & state.keys():
+                    value, dtype, device = state[key], like[key].dtype, like[key].device
+                    if (value.dtype, value.device) != (dtype, device):
+                        state[key] = given["state"][index][key].to(device, dtype, copy=True)
 
     def increment_global_step(self, p: torch.Tensor) -> torch.Tensor:
         """Count a step of a parameter.
@@ -76,11 +114,25 @@ class Optimizer(torch.optim.Optimizer):
         return count
 
     def register_zero_grad_pre_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
-        """Call `hook(optimizer, args, kwargs)` before each `zero_grad`; the handle's `remove` ends that."""
+        """Call `hook(optimizer, args, kwargs)` before each `zero_grad`; the handle's `remove` ends that.
+
+        Args:
+            hook: Returns None, or a tuple of other args and kwargs.
+
+        Returns:
+            The handle.
+        """
         return self._zero_grad_hook("_zero_grad_pre_hooks", hook)
 
     def register_zero_grad_post_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
-        """Call `hook(optimizer, args, kwargs)` after each `zero_grad`; the handle's `remove` ends that."""
+        """Call `hook(optimizer, args, kwargs)` after each `zero_grad`; the handle's `remove` ends that.
+
+        Args:
+            hook: What it returns is ignored.
+
+        Returns:
+            The handle.
+        """
         return self._zero_grad_hook("_zero_grad_post_hooks", hook)
 
     def _zero_grad_hook(self, table: str, hook: Callable[..., Any]) -> RemovableHandle:
@@ -92,7 +144,9 @@ class Optimizer(torch.optim.Optimizer):
     def zero_grad(self, *args: Any, **kwargs: Any) -> None:
         """Forget the gradients, as `torch.optim.Optimizer.zero_grad`."""
         for hook in list(self.__dict__.get("_zero_grad_pre_hooks", {}).values()):
-            hook(self, args, kwargs)
+            changed = hook(self, args, kwargs)
+            if changed is not None:
+                args, kwargs = changed
         super().zero_grad(*args, **kwargs)
         for hook in list(self.__dict__.get("_zero_grad_post_hooks", {}).values()):
             hook(self, args, kwargs)

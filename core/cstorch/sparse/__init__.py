@@ -1,30 +1,11 @@
 """Names of `cerebras.pytorch.sparse` that programs ask for; sparse weights are not part of this implementation."""
 
-from __future__ import annotations
+from cstorch.absent import absent
+from cstorch.sparse import configure
+from cstorch.sparse.configure import ADVICE
 
-from typing import Any, NoReturn
+SparsityAlgorithm = absent("cstorch.sparse.SparsityAlgorithm", ADVICE)
+Group = absent("cstorch.sparse.Group", ADVICE)
+map_sparsity_algorithm = absent("cstorch.sparse.map_sparsity_algorithm", ADVICE)
 
-_ADVICE = (
-    "weight sparsity is not part of this implementation. Multiply the weights by masks that are buffers of the model, "
-    "or train dense: leave `sparsity` out of the configuration."
-)
-
-
-class SparsityAlgorithm:
-    """What sparsity algorithms are instances of; there are none here.
-
-    Raises:
-        NotImplementedError: when one is made.
-    """
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        raise NotImplementedError(f"{type(self).__name__}: {_ADVICE}")
-
-
-def configure(*args: Any, **kwargs: Any) -> NoReturn:
-    """Make an algorithm of a configuration: not available.
-
-    Raises:
-        NotImplementedError: always.
-    """
-    raise NotImplementedError(f"cstorch.sparse.configure: {_ADVICE}")
+__all__ = ["Group", "SparsityAlgorithm", "configure", "map_sparsity_algorithm"]

@@ -38,11 +38,19 @@ class OptimizerBinding:
         optimizer: The optimizer, as it is before the program runs.
         births: What the program adds to its state.
         steps: Whether the program uses the optimizer's state, rather than its param_groups alone.
+        late: State tensors that were not there before the step, by the parameter's id and key.
     """
 
-    def __init__(self, optimizer: torch.optim.Optimizer, births: list[Birth], steps: bool) -> None:
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        births: list[Birth],
+        steps: bool,
+        late: frozenset[tuple[int, str]] = frozenset(),
+    ) -> None:
         self.optimizer = optimizer
         self.births = births
+        self.late = late
         self._state = observe_state(optimizer) if steps else ObservedState()
         self._steps, self._group_list = steps, optimizer.param_groups
         self._groups = list(optimizer.param_groups)

@@ -68,6 +68,7 @@ class OptimizerSteps:
         self.tables = HostTables(recorder)
         self._met: dict[int, torch.optim.Optimizer] = {}
         self._known: dict[int, dict[tuple[int, str], Any]] = {}  # of optimizers that have stepped: state at the start
+        self._given: dict[int, frozenset[tuple[int, str]]] = {}  # and what they had before any of it was made
         self._levels: list[tuple[torch.optim.Optimizer, contextlib.ExitStack, dict[tuple[int, str], Any]]] = []
         self._probed: list[Snapshot] = []  # the optimizer whose state is made, and those that step within its step
         self._stack = contextlib.ExitStack()
@@ -141,6 +142,7 @@ class OptimizerSteps:
                 loss = closure()
             args, kwargs = (args[0], lambda: loss), {}
         self.tables.conceal(by_user=not self._levels)
+        self._given.setdefault(id(optimizer), frozenset(_values(optimizer)))
         self._make_state(optimizer)
         self._expose(optimizer)
         self._known.setdefault(id(optimizer), _values(optimizer))
@@ -211,13 +213,20 @@ class OptimizerSteps:
         bindings = []
         for optimizer in self._met.values():
             births = [Birth(p, key, stand_in(value)) for p, key, value in self._created(optimizer)]
+            late = self._late(optimizer)
             self._forget(optimizer)
-            bindings.append(OptimizerBinding(optimizer, births, id(optimizer) in self._known))
+            bindings.append(OptimizerBinding(optimizer, births, id(optimizer) in self._known, late))
         return bindings
 
     def _created(self, optimizer: torch.optim.Optimizer) -> list[tuple[Any, str, Any]]:
         known = self._known.get(id(optimizer))
         return [] if known is None else [e for e in _entries(optimizer) if (id(e[0]), e[1]) not in known]
+
+    def _late(self, optimizer: torch.optim.Optimizer) -> frozenset[tuple[int, str]]:
+        """Which state tensors were not there before the step."""
+        given = self._given.get(id(optimizer), frozenset())
+        made = {(id(p), key) for p, key, value in _entries(optimizer) if isinstance(value, torch.Tensor)}
+        return frozenset(made - given)
 
     def _forget(self, optimizer: torch.optim.Optimizer) -> None:
         """Take out what the trace has put into the state of `optimizer`."""

@@ -5,10 +5,22 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from cstorch.utils import call_once, data, nest, profiler, tracker
+from cstorch.utils import call_once, data, kernel, nest, num_kv_groups, profiler, tracker
 from cstorch.utils.cs_config import CSConfig
 
-__all__ = ["CSConfig", "benchmark", "call_once", "data", "nest", "profiler", "tensorboard", "tracker", "utils"]
+__all__ = [
+    "CSConfig",
+    "benchmark",
+    "call_once",
+    "data",
+    "kernel",
+    "nest",
+    "num_kv_groups",
+    "profiler",
+    "tensorboard",
+    "tracker",
+    "utils",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -147,6 +147,9 @@ class DataLoader:
     def state_dict(self) -> dict[str, Any]:
         """The state to save: that of all workers, where the step that has just ended left them.
 
+        Returns:
+            What the loader's `aggregate_state_dict` makes of the states of the workers, for `load_state_dict`.
+
         Raises:
             DataError: there is no run, or its present step is no checkpoint step.
         """

@@ -23,7 +23,11 @@ class RestartableDataLoader(Protocol):
     """
 
     def state_dict(self) -> dict[str, Any]:
-        """The state of this worker; `cstorch.distributed.get_worker_state()` may be called in it."""
+        """The state of this worker; `cstorch.distributed.get_worker_state()` may be called in it.
+
+        Returns:
+            A dict of what `cstorch.save` takes.
+        """
         ...
 
     def load_state_dict(self, state_dict: dict[str, Any], strict: bool = True) -> None:
@@ -40,6 +44,9 @@ class RestartableDataLoader(Protocol):
 
         Args:
             worker_states: What `state_dict` returned in each worker, in the order of their ids.
+
+        Returns:
+            A dict of what `cstorch.save` takes.
         """
         ...
 
@@ -49,6 +56,9 @@ class RestartableDataLoader(Protocol):
         Args:
             aggregated_state_dict: What `aggregate_state_dict` returned.
             strict: Whether a state that does not match is an error.
+
+        Returns:
+            What `load_state_dict` of this worker takes.
         """
         ...
 

@@ -101,19 +101,35 @@ class SummaryReader:
         return self._filter is None or (name.startswith(self._filter) and "/" in name[len(self._filter) :])
 
     def scalar_names(self) -> set[str]:
-        """The names of all scalars, those that the filter lets through."""
+        """The names of all scalars, those that the filter lets through.
+
+        Returns:
+            Names such as "train/loss"; of runs in folders below too, without the folder.
+        """
         return {name for run in self._runs.values() for name in run.scalars if self._kept(name)}
 
     def scalar_groups(self) -> set[str]:
-        """The groups of scalars: their names up to the first slash."""
+        """The groups of scalars.
+
+        Returns:
+            Names up to the first slash: "train" of "train/loss".
+        """
         return {name.partition("/")[0] for name in self.scalar_names()}
 
     def tensor_names(self) -> set[str]:
-        """The names of all whole tensors, those that the filter lets through."""
+        """The names of all whole tensors, those that the filter lets through.
+
+        Returns:
+            Names as `SummaryWriter.add_tensor` and `cstorch.summarize_tensor` were given them.
+        """
         return {name for run in self._runs for name in tensor_files(run) if self._kept(name)}
 
     def text_summary_names(self) -> set[str]:
-        """The names of all texts; torch's `add_text(name, ...)` writes them as `name/text_summary`."""
+        """The names of all texts, those that the filter lets through.
+
+        Returns:
+            Names as they are written: torch's `add_text(name, ...)` appends `/text_summary`.
+        """
         return {
             name
             for run in self._runs.values()
@@ -122,7 +138,12 @@ class SummaryReader:
         }
 
     def Tags(self) -> dict[str, list[str]]:  # noqa: N802
-        """All names by kind: scalars, tensors (texts and whole tensors), histograms, images, audio."""
+        """All names by kind.
+
+        Returns:
+            For "scalars", "tensors" (texts and whole tensors), "histograms", "images" and "audio" the sorted names;
+            kinds of which there is nothing may be left out.
+        """
         tags = {"scalars": self.scalar_names(), "tensors": self.tensor_names()}
         for run in self._runs.values():
             for kind, names in run.others.items():
@@ -157,7 +178,17 @@ class SummaryReader:
         return events if step is None else events[-1] if events else None
 
     def Scalars(self, name: str) -> list[Any]:  # noqa: N802
-        """The same as `read_scalar(name)`."""
+        """The same as `read_scalar(name)`.
+
+        Args:
+            name: The name.
+
+        Returns:
+            A list of TensorBoard's ScalarEvent(wall_time, step, value).
+
+        Raises:
+            KeyError: there are no scalars of this name.
+        """
         events: list[Any] = self.read_scalar(name)
         return events
 

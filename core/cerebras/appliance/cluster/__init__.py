@@ -1,0 +1,1 @@
+"""Clusters (`cerebras.appliance.cluster`): none here."""
