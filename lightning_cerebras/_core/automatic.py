@@ -11,7 +11,7 @@ from typing import Any
 import cstorch
 import torch
 
-from lightning_cerebras._core.closure import StepClosure
+from lightning_cerebras._core.closure import NOT_EXECUTED, StepClosure
 from lightning_cerebras._core.private import loop_of
 from lightning_cerebras._core.step_context import StepContext
 
@@ -119,7 +119,10 @@ class AutomaticOptimization:
         if optimizer is None:
             closure()
         else:
-            self.strategy.precision_plugin.optimizer_step(optimizer, model=self.module, closure=closure)
+            try:
+                self.strategy.precision_plugin.optimizer_step(optimizer, model=self.module, closure=closure)
+            except cstorch.errors.ClosureNotCalledError as error:
+                raise self.strategy.accelerator.misconfiguration(f"{NOT_EXECUTED} {error}") from error
         keep(result.loss, result.extra)
 
     def _step_optimizer(self, optimizer: Any, kwargs: dict[str, Any]) -> None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from lightning_cerebras._core.accelerator import CSXAcceleratorMixin
+from lightning_cerebras._core.activities import samples_of
 from lightning_cerebras._core.private import refuse_own_fetching
 
 if TYPE_CHECKING:
@@ -273,9 +274,7 @@ class CSXStrategyMixin:
 
     def _count_batch(self) -> None:
         if self._batch is not None:
-            from cstorch.utils.data.batch_size import infer_batch_size
-
-            self.profiler.add(infer_batch_size(self._batch) or 1)
+            self.profiler.add(samples_of(self._batch))
             self._batch = None
 
     # -- steps -------------------------------------------------------------------------------------------
