@@ -59,7 +59,7 @@ def bind(
     def choose_strategy(self: Any) -> Any:
         if not is_csx(self):
             return choose(self)  # type: ignore[misc]
-        return parallel_class() if self.cluster_environment.world_size() > 1 else strategy_class()
+        return parallel_class() if _processes(self.cluster_environment) > 1 else strategy_class()
 
     def check_and_init_precision(self: Any) -> Any:
         ours = isinstance(self.strategy, (strategy_class, parallel_class))
@@ -86,3 +86,11 @@ def bind(
         connector._choose_strategy = choose_strategy
         connector._check_and_init_precision = check_and_init_precision
     connector._csx_bound = True
+
+
+def _processes(environment: Any) -> int:
+    """How many processes were started together; 1 where a cluster environment was given and nobody started any."""
+    try:
+        return int(environment.world_size())
+    except KeyError:  # of the variable that srun would have set
+        return 1

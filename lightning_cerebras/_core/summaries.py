@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from lightning_cerebras._core.log_folder import log_folder, root_folder
 from lightning_cerebras._core.private import logged_step
 
 
@@ -16,8 +17,7 @@ class TrainerSummaries:
 
     def __init__(self, trainer: Any) -> None:
         self._trainer = trainer
-        folders = [getattr(logger, "log_dir", None) for logger in trainer.loggers]
-        self._folder = next((folder for folder in folders if folder), trainer.default_root_dir)
+        self._folder = log_folder(trainer) or root_folder(trainer)
 
     def scalar(self, name: str, value: float) -> None:
         """Log a number."""

@@ -47,6 +47,9 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "core/test_lightning_optimizer.py::test_lightning_optimizer_automatic_optimization_lbfgs_zero_grad",
         "trainer/optimization/test_backward_calls.py::test_backward_count_with_closure",
     ),
+    "looks for the name of the cpu's strategy in a profile": (
+        "profilers/test_profiler.py::test_pytorch_profiler_trainer_fit",
+    ),
     "uses 64-true, which csx refuses by name": (
         "trainer/test_trainer.py::test_predict_return_predictions_cpu[64-true-None]",
         "trainer/test_trainer.py::test_predict_return_predictions_cpu[64-true-False]",

@@ -8,6 +8,7 @@ import sys
 import lightning as L
 import pytest
 from lightning.pytorch.plugins import AsyncCheckpointIO, MixedPrecision
+from lightning.pytorch.plugins.environments import SLURMEnvironment
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from lightning_cerebras import CSXAccelerator, CSXCheckpointIO, CSXParallelStrategy, CSXPrecision, CSXStrategy
@@ -88,6 +89,12 @@ def test_several_nodes_are_refused():
         with pytest.raises(MisconfigurationException, match=r"num_nodes=2.*torchrun.*csx_parallel"):
             L.Trainer(accelerator="csx", strategy=strategy, num_nodes=2)
     assert type(L.Trainer(accelerator="csx", strategy="csx_parallel", num_nodes=2).strategy) is CSXParallelStrategy
+
+
+def test_an_environment_given_without_its_launcher_is_one_process(monkeypatch):
+    for name in [name for name in os.environ if name.startswith("SLURM_")]:
+        monkeypatch.delenv(name)
+    assert parts(L.Trainer(accelerator="csx", plugins=SLURMEnvironment(auto_requeue=False))) == OURS
 
 
 def test_a_wrapping_checkpoint_io_gets_ours_inside():
