@@ -77,6 +77,11 @@ def bind(
                 "has started others. Start the script with torchrun (or srun) on each host, with "
                 "strategy='csx_parallel'; or say devices=N for N systems without num_nodes."
             )
+        if self._layer_sync is not None and type(self._layer_sync).__name__ != "TorchSyncBatchNorm":
+            raise misconfiguration(
+                f"accelerator='csx' got the plugin {type(self._layer_sync).__name__}, which changes layers for several "
+                "processes. Leave it out: with strategy='csx' every layer sees the whole batch of all systems."
+            )
         self.strategy.use_devices(self._devices_flag)
         if self._precision_plugin_flag is not None:
             return self._precision_plugin_flag

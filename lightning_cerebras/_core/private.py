@@ -98,6 +98,16 @@ def logged_step(trainer: Any) -> tuple[str, int, bool]:
     return stage, int(number), not trainer.sanity_checking
 
 
+def is_compiled(module: Any) -> bool:
+    """Whether the user has given a LightningModule, or a module in it, to `torch.compile`."""
+    if getattr(module, "_compiler_ctx", None) is not None:
+        return True
+    return any(
+        type(part).__name__ == "OptimizedModule" or getattr(part, "_compiled_call_impl", None) is not None
+        for part in module.modules()
+    )
+
+
 def refuse_own_fetching(step: str, arguments: Iterable[Any]) -> None:
     """Refuse a step that takes `dataloader_iter` in place of a batch.
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
+import warnings
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from lightning_cerebras._core.accelerator import CSXAcceleratorMixin
 from lightning_cerebras._core.activities import samples_of
 from lightning_cerebras._core.log_folder import log_folder
-from lightning_cerebras._core.private import refuse_own_fetching
+from lightning_cerebras._core.private import is_compiled, refuse_own_fetching
 
 if TYPE_CHECKING:
     from lightning_cerebras._core.automatic import AutomaticOptimization
@@ -229,6 +230,17 @@ class CSXStrategyMixin:
                 self._backend.systems.count,
             )
         module = self.lightning_module  # type: ignore[attr-defined]
+        if is_compiled(module):
+            warnings.warn(
+                "torch.compile has no effect with accelerator='csx', which compiles whole steps: what it wraps is "
+                "traced as it is.",
+                stacklevel=2,
+            )
+        if type(trainer.profiler).__name__ == "XLAProfiler":
+            raise ValueError(
+                "profiler='xla' with accelerator='csx': it is the profiler of another device. Use profiler='simple', "
+                "'advanced' or 'pytorch', which show the parts of a step on csx as [CSX].trace, [CSX].execute."
+            )
         self._context = context = StepContext(trainer, module)
         if trainer.state.fn == "fit":
             if module.automatic_optimization:

@@ -7,8 +7,10 @@ import sys
 
 import lightning as L
 import pytest
+from lightning.pytorch import plugins
 from lightning.pytorch.plugins import AsyncCheckpointIO, MixedPrecision
 from lightning.pytorch.plugins.environments import SLURMEnvironment
+from lightning.pytorch.strategies import SingleDeviceStrategy
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from lightning_cerebras import CSXAccelerator, CSXCheckpointIO, CSXParallelStrategy, CSXPrecision, CSXStrategy
@@ -50,7 +52,14 @@ def test_cpu_trainers_are_untouched():
 
 
 @pytest.mark.parametrize(
-    "options", [{"accelerator": "csx", "strategy": "ddp"}, {"accelerator": "cpu", "strategy": "csx"}]
+    "options",
+    [
+        {"accelerator": "csx", "strategy": "ddp"},
+        {"accelerator": "csx", "strategy": "ddp_notebook"},
+        {"accelerator": "csx", "strategy": SingleDeviceStrategy("cpu")},
+        {"accelerator": "cpu", "strategy": "csx"},
+        {"accelerator": "cpu", "strategy": CSXParallelStrategy()},
+    ],
 )
 def test_wrong_pairs_are_refused(options):
     with pytest.raises(MisconfigurationException, match="do not go together"):
@@ -73,9 +82,34 @@ def test_other_precisions_are_refused_by_name(precision, why):
         L.Trainer(accelerator="csx", precision=precision)
 
 
-def test_other_precision_plugins_are_refused():
-    with pytest.raises(ValueError, match="got the precision plugin MixedPrecision"):
-        L.Trainer(accelerator="csx", plugins=MixedPrecision("bf16-mixed", "cpu"))
+@pytest.mark.parametrize(
+    "plugin",
+    [
+        MixedPrecision("bf16-mixed", "cpu"),
+        plugins.HalfPrecision("bf16-true"),
+        plugins.DoublePrecision(),
+        plugins.FSDPPrecision("bf16-mixed"),
+        plugins.DeepSpeedPrecision("bf16-mixed"),
+    ],
+    ids=lambda plugin: type(plugin).__name__,
+)
+def test_other_precision_plugins_are_refused(plugin):
+    name = type(plugin).__name__
+    with pytest.raises(ValueError, match=f"got the precision plugin {name}.*'16-mixed' or 'bf16-true'"):
+        L.Trainer(accelerator="csx", plugins=plugin)
+
+
+def test_other_layer_syncs_are_refused():
+    class Own(plugins.LayerSync):
+        apply = revert = None
+
+    with pytest.raises(MisconfigurationException, match="got the plugin Own, which changes layers"):
+        L.Trainer(accelerator="csx", plugins=Own())
+
+
+def test_no_devices():
+    with pytest.raises(MisconfigurationException, match=r"`Trainer\(devices=0\)` value is not a valid input"):
+        L.Trainer(accelerator="csx", devices=0)
 
 
 @pytest.mark.parametrize("devices", [-2, [0], "0,1"])
