@@ -47,6 +47,8 @@ class AutomaticOptimization:
 
     def run(self, closure: StepClosure, optimizer: Any) -> Any:
         """Run one step, with the optimizer's update when `optimizer` is given; its ClosureResult."""
+        if not closure.backward:  # an epoch for the statistics of batch norm, after averaging: no gradients, no update
+            optimizer = None
         variant = (
             closure.zero,
             closure.backward,

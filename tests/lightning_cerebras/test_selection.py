@@ -46,6 +46,15 @@ def test_the_environment_variable(monkeypatch):
     assert parts(L.Trainer()) == OURS
 
 
+def test_the_command_line():
+    pytest.importorskip("jsonargparse")
+    from lightning.pytorch.cli import LightningCLI
+    from lightning.pytorch.demos.boring_classes import BoringModel
+
+    arguments = ["--trainer.accelerator=csx", "--trainer.logger=false", "--trainer.devices=1"]
+    assert parts(LightningCLI(BoringModel, run=False, args=arguments).trainer) == OURS
+
+
 def test_cpu_trainers_are_untouched():
     assert type(L.Trainer(accelerator="cpu").strategy).__name__ == "SingleDeviceStrategy"
     assert type(L.Trainer(accelerator="auto").accelerator).__name__ != "CSXAccelerator"
