@@ -3,7 +3,8 @@
 Importing this package, or just PyTorch when the package is installed, makes the accelerator known to
 `lightning.pytorch` and `pytorch_lightning`. The classes are those of the namespace that is imported:
 
-CSXAccelerator, CSXStrategy, CSXParallelStrategy, CSXPrecision, CSXCheckpointIO, and the callback CompileProgress.
+CSXAccelerator, CSXStrategy, CSXParallelStrategy, CSXPrecision, CSXCheckpointIO, and the callbacks CompileProgress and
+StepProfiler.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ __all__ = [
     "CSXPrecision",
     "CSXStrategy",
     "CompileProgress",
+    "StepProfiler",
     "__version__",
 ]
 

@@ -59,7 +59,7 @@ def bind(
     def choose_strategy(self: Any) -> Any:
         if not is_csx(self):
             return choose(self)  # type: ignore[misc]
-        return parallel_class() if self.cluster_environment.world_size() > 1 else strategy_class()
+        return parallel_class() if _processes(self.cluster_environment) > 1 else strategy_class()
 
     def check_and_init_precision(self: Any) -> Any:
         ours = isinstance(self.strategy, (strategy_class, parallel_class))
@@ -77,6 +77,11 @@ def bind(
                 "has started others. Start the script with torchrun (or srun) on each host, with "
                 "strategy='csx_parallel'; or say devices=N for N systems without num_nodes."
             )
+        if self._layer_sync is not None and type(self._layer_sync).__name__ != "TorchSyncBatchNorm":
+            raise misconfiguration(
+                f"accelerator='csx' got the plugin {type(self._layer_sync).__name__}, which changes layers for several "
+                "processes. Leave it out: with strategy='csx' every layer sees the whole batch of all systems."
+            )
         self.strategy.use_devices(self._devices_flag)
         if self._precision_plugin_flag is not None:
             return self._precision_plugin_flag
@@ -86,3 +91,11 @@ def bind(
         connector._choose_strategy = choose_strategy
         connector._check_and_init_precision = check_and_init_precision
     connector._csx_bound = True
+
+
+def _processes(environment: Any) -> int:
+    """How many processes were started together; 1 where a cluster environment was given and nobody started any."""
+    try:
+        return int(environment.world_size())
+    except KeyError:  # of the variable that srun would have set
+        return 1

@@ -17,6 +17,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from lightning_cerebras._bind import bind
 from lightning_cerebras._core import fabric
 from lightning_cerebras._core.accelerator import CSXAcceleratorMixin
+from lightning_cerebras._core.activities import StepProfilerMixin
 from lightning_cerebras._core.checkpoint_io import CSXCheckpointIOMixin
 from lightning_cerebras._core.closure import StepClosure
 from lightning_cerebras._core.compile_progress import CompileProgressMixin
@@ -66,6 +67,10 @@ class CSXAccelerator(CSXAcceleratorMixin, Accelerator):  # type: ignore[misc]
 
 class CompileProgress(CompileProgressMixin, Callback):  # type: ignore[misc]
     """A callback that says when a step becomes a program."""
+
+
+class StepProfiler(StepProfilerMixin, Callback):  # type: ignore[misc]
+    """A callback that measures training steps with the activities of cstorch's plugins."""
 
 
 fabric.register(ACCELERATOR_REGISTRY)

@@ -13,6 +13,7 @@ CstorchError
  └── TraceError              (RuntimeError)  a step that cannot become a program
       ├── ValueReadError                     reading a tensor whose value is not there yet
       ├── OptimizerError                     an optimizer that cannot be traced
+      │    └── ClosureNotCalledError         an optimizer that ignores the closure of its step
       ├── StateError                         state that the step replaces in a way that a replay cannot repeat
       └── ProgramLimitError                  the inputs of a step change so often that it never settles
 
@@ -72,6 +73,10 @@ class ValueReadError(TraceError):
 
 class OptimizerError(TraceError):
     """An optimizer cannot be part of a traced step."""
+
+
+class ClosureNotCalledError(OptimizerError):
+    """An optimizer was given a closure for its step and ignored it."""
 
 
 class StateError(TraceError):

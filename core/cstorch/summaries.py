@@ -16,7 +16,9 @@ def summarize_scalar(name: str, tensor: torch.Tensor | float) -> None:
 
     Call it in a traced step, in a module's forward for example, or in the body of an executor's loop. The value is
     written by the SummaryWriter that was given to the executor, at its `base_step` plus the iteration, when the
-    activations of the step are fetched. Without a writer nothing is written.
+    activations of the step are fetched. Without a writer nothing is written. In the steps of a Trainer on csx the value
+    goes to its loggers, every `log_every_n_steps` steps; in evaluation with the stage before its name ("validate/"), at
+    the number of the batch.
 
     Args:
         name: Its name in TensorBoard; slashes make groups.
@@ -36,7 +38,8 @@ def summarize_scalar(name: str, tensor: torch.Tensor | float) -> None:
 def summarize_tensor(name: str, tensor: torch.Tensor) -> None:
     """Keep a whole tensor at each step (`cerebras.pytorch.summarize_tensor`).
 
-    Works as `summarize_scalar`; the tensor is read back with `utils.tensorboard.SummaryReader.read_tensor`.
+    Works as `summarize_scalar`; the tensor is read back with `utils.tensorboard.SummaryReader.read_tensor`, from the
+    log folder of its logger where a Trainer runs the step.
 
     Args:
         name: Its name; slashes make groups.
@@ -56,6 +59,8 @@ def summarize_tensor(name: str, tensor: torch.Tensor) -> None:
 @step_closure
 def _write_scalar(name: str, value: Any) -> None:
     writer = _writer()
+    if context.executor is None and context.summaries is not None:
+        context.summaries.scalar(name, float(value))
     if writer is not None:
         writer.add_scalar(name, float(value), writer.base_step + context.executor.iteration)
 
@@ -63,6 +68,8 @@ def _write_scalar(name: str, value: Any) -> None:
 @step_closure
 def _write_tensor(name: str, value: torch.Tensor) -> None:
     writer = _writer()
+    if context.executor is None and context.summaries is not None:
+        context.summaries.tensor(name, value)
     if writer is not None:
         writer.add_tensor(name, value, writer.base_step + context.executor.iteration)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from lightning_cerebras._core.activities import numbers_of
+
 
 class CSXAcceleratorMixin:
     """Makes Lightning know the csx device."""
@@ -92,10 +94,4 @@ class CSXAcceleratorMixin:
         backend = cstorch.current_backend(raise_exception=False, raise_warning=False)
         if backend is None or not backend.is_csx:
             return {}
-        found = {"csx.programs": float(backend.programs)}
-        for name, value in (self.profiler.compute() if self.profiler else {}).items():
-            entries = (
-                {f"{name}.{key}": entry for key, entry in value.items()} if isinstance(value, dict) else {name: value}
-            )
-            found.update({f"csx.{key}": float(x) for key, x in entries.items() if isinstance(x, (int, float))})
-        return found
+        return {"csx.programs": float(backend.programs), **numbers_of(self.profiler)}

@@ -11,7 +11,7 @@ from typing import Any
 import cstorch
 import torch
 
-from lightning_cerebras._core.closure import StepClosure
+from lightning_cerebras._core.closure import NOT_EXECUTED, StepClosure
 from lightning_cerebras._core.private import loop_of
 from lightning_cerebras._core.step_context import StepContext
 
@@ -47,6 +47,8 @@ class AutomaticOptimization:
 
     def run(self, closure: StepClosure, optimizer: Any) -> Any:
         """Run one step, with the optimizer's update when `optimizer` is given; its ClosureResult."""
+        if not closure.backward:  # an epoch for the statistics of batch norm, after averaging: no gradients, no update
+            optimizer = None
         variant = (
             closure.zero,
             closure.backward,
@@ -119,7 +121,10 @@ class AutomaticOptimization:
         if optimizer is None:
             closure()
         else:
-            self.strategy.precision_plugin.optimizer_step(optimizer, model=self.module, closure=closure)
+            try:
+                self.strategy.precision_plugin.optimizer_step(optimizer, model=self.module, closure=closure)
+            except cstorch.errors.ClosureNotCalledError as error:
+                raise self.strategy.accelerator.misconfiguration(f"{NOT_EXECUTED} {error}") from error
         keep(result.loss, result.extra)
 
     def _step_optimizer(self, optimizer: Any, kwargs: dict[str, Any]) -> None:

@@ -6,6 +6,9 @@ from typing import Any
 
 import torch
 
+NOT_EXECUTED = "The closure hasn't been executed."
+"""What Lightning says on every accelerator."""
+
 
 class StepClosure:
     """What the loop and the user's `optimizer_step` know as the optimizer closure.
@@ -43,7 +46,7 @@ class StepClosure:
         """The ClosureResult of the step, once."""
         if self._result is None:
             raise self.automatic.strategy.accelerator.misconfiguration(
-                "The closure hasn't been executed. A LightningModule.optimizer_step override must call "
+                f"{NOT_EXECUTED} A LightningModule.optimizer_step override must call "
                 "optimizer.step(closure=optimizer_closure), or optimizer_closure() itself."
             )
         result, self._result = self._result, None

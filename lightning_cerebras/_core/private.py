@@ -52,6 +52,9 @@ TRACED_HOOKS = (
 )
 """Hooks of a LightningModule or a Callback that run as part of a traced step."""
 
+LOOPS = ("_active_loop",)
+"""The loop that runs; `_seen_batches_per_dataloader` of evaluation, `_batches_that_stepped` of `epoch_loop` beside."""
+
 METRICS = ("callback_metrics", "logged_metrics", "progress_bar_metrics")
 """Properties of `Trainer` whose values differ from step to step."""
 
@@ -78,6 +81,31 @@ def is_of_lightning(code: Any) -> bool:
 def loop_of(trainer: Any) -> Any:
     """The loop of automatic optimisation."""
     return trainer.fit_loop.epoch_loop.automatic_optimization
+
+
+def logged_step(trainer: Any) -> tuple[str, int, bool]:
+    """Where `trainer` is: the stage, the step that its loggers know it by, and whether it is one to be logged.
+
+    They are those of `self.log`: a batch of evaluation is known by how many its loop has seen before, in all its runs.
+    """
+    stage = str(trainer.state.stage.value)
+    if trainer.training:
+        step = trainer.fit_loop.epoch_loop._batches_that_stepped
+        return stage, int(step), (step + 1) % max(trainer.log_every_n_steps, 1) == 0
+    loop = trainer._active_loop
+    seen = getattr(loop, "_seen_batches_per_dataloader", None)
+    number = loop.batch_progress.current.ready - 1 if seen is None else sum(seen.values())
+    return stage, int(number), not trainer.sanity_checking
+
+
+def is_compiled(module: Any) -> bool:
+    """Whether the user has given a LightningModule, or a module in it, to `torch.compile`."""
+    if getattr(module, "_compiler_ctx", None) is not None:
+        return True
+    return any(
+        type(part).__name__ == "OptimizedModule" or getattr(part, "_compiled_call_impl", None) is not None
+        for part in module.modules()
+    )
 
 
 def refuse_own_fetching(step: str, arguments: Iterable[Any]) -> None:

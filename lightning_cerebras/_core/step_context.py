@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import warnings
 from collections.abc import Iterator
 from typing import Any
 
-import torch
 from cstorch.tracing.context import context
 
 from lightning_cerebras._core.counters import Counters
 from lightning_cerebras._core.logs import taped
 from lightning_cerebras._core.metrics import HostMetrics
 from lightning_cerebras._core.private import TRACED_HOOKS, is_of_lightning, own_fetching
+from lightning_cerebras._core.summaries import TrainerSummaries
 
 
 class StepContext:
@@ -30,12 +29,14 @@ class StepContext:
         self._counters, self._metrics = Counters(trainer), HostMetrics(module)
         self._metrics.settle()
         self._hooks = _traced_hooks(trainer, module)
+        context.summaries = TrainerSummaries(trainer)
         if "dataloader_iter" in inspect.signature(module.training_step).parameters:
             raise own_fetching(f"{type(module).__name__}.training_step")
 
     def close(self) -> None:
         """The run is over."""
         self._metrics.release()
+        context.summaries = None
 
     def inputs(self) -> tuple[tuple[int, ...], tuple[Any, ...]]:
         """What each call of a traced step must be given for `tracing`; the hooks in it are for cstorch to look at."""
@@ -52,7 +53,6 @@ class StepContext:
             taped(self._trainer, self._module),
             self._counters.standing_in(inputs[0]),
             self._metrics.called_later(),
-            _without_nan_checks(),
             _copies_to_host(),
         ):
             yield
@@ -66,22 +66,6 @@ def _copies_to_host() -> Iterator[None]:
         yield
     finally:
         context.copies_to_host = before
-
-
-@contextlib.contextmanager
-def _without_nan_checks() -> Iterator[None]:
-    """Anomaly detection looks at the values of gradients; within, it only names the forward call of a failure."""
-    if not torch.is_anomaly_enabled():
-        yield
-        return
-    warnings.warn(
-        "detect_anomaly=True with accelerator='csx' does not look for nan: a step is traced once, without values. Log "
-        "the gradients' norm to see it, or look for the nan with accelerator='cpu'. Errors in backward still come with "
-        "the traceback of their forward call.",
-        stacklevel=2,
-    )
-    with torch.autograd.set_detect_anomaly(True, check_nan=False):
-        yield
 
 
 def _traced_hooks(trainer: Any, module: Any) -> tuple[Any, ...]:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
+import warnings
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from lightning_cerebras._core.accelerator import CSXAcceleratorMixin
-from lightning_cerebras._core.private import refuse_own_fetching
+from lightning_cerebras._core.activities import samples_of
+from lightning_cerebras._core.log_folder import log_folder
+from lightning_cerebras._core.private import is_compiled, refuse_own_fetching
 
 if TYPE_CHECKING:
     from lightning_cerebras._core.automatic import AutomaticOptimization
@@ -20,8 +23,8 @@ class CSXStrategyMixin:
 
     Args:
         compile_dir: Folder of the compile cache; the default of `cstorch.backend("CSX")` otherwise.
-        artifact_dir: Folder for reports; by default `csx` in the log folder of the Trainer's logger, where it has one,
-            and the default of `cstorch.backend("CSX")` otherwise.
+        artifact_dir: Folder for reports; by default `csx` in the log folder of the Trainer's logger. Where it has none
+            no report is written, unless nothing is executed: then it is in `./cerebras_logs`.
         compile_only: Trace and compile the steps, run none, and show the report of each. The run ends with a
             NotExecutedError after the first training step.
         validate_only: Likewise, without compiling.
@@ -171,7 +174,7 @@ class CSXStrategyMixin:
             if existing is not None and existing.name == self._backend_name.upper():
                 self._use_existing(existing)
             else:
-                self._backend = self._cstorch.backend(self._backend_name, **self._backend_options)
+                self._backend = self._make_backend()
                 self._owns_backend = True
             if not self.backend.is_csx:
                 self._end_backend()
@@ -182,6 +185,14 @@ class CSXStrategyMixin:
         self.profiler = Profiler(self._activities)
         self.accelerator.profiler = self.profiler  # type: ignore[attr-defined]
         super().setup_environment()  # type: ignore[misc]
+
+    def _make_backend(self) -> Any:
+        try:
+            return self._cstorch.backend(self._backend_name, **self._backend_options)
+        except SystemExit:  # torchrun started this process, which has been a system of the run until it ended
+            trainer = self.lightning_module.trainer  # type: ignore[attr-defined]
+            trainer.callbacks, trainer.loggers, trainer.datamodule = [], [], None  # to them that is no exception
+            raise
 
     def _use_existing(self, backend: Any) -> None:
         config = self._backend_options.get("cluster_config")
@@ -219,6 +230,17 @@ class CSXStrategyMixin:
                 self._backend.systems.count,
             )
         module = self.lightning_module  # type: ignore[attr-defined]
+        if is_compiled(module):
+            warnings.warn(
+                "torch.compile has no effect with accelerator='csx', which compiles whole steps: what it wraps is "
+                "traced as it is.",
+                stacklevel=2,
+            )
+        if type(trainer.profiler).__name__ == "XLAProfiler":
+            raise ValueError(
+                "profiler='xla' with accelerator='csx': it is the profiler of another device. Use profiler='simple', "
+                "'advanced' or 'pytorch', which show the parts of a step on csx as [CSX].trace, [CSX].execute."
+            )
         self._context = context = StepContext(trainer, module)
         if trainer.state.fn == "fit":
             if module.automatic_optimization:
@@ -228,10 +250,13 @@ class CSXStrategyMixin:
                 self._optimization = ManualOptimization(self, trainer, module, context, run)
 
     def _report_beside_logs(self, trainer: Any) -> None:
-        """Let the backend leave its reports in the log folder of the Trainer's logger, unless told where."""
-        folder = getattr(trainer.logger, "log_dir", None)
-        if self._owns_backend and folder and "artifact_dir" not in self._backend_options:
-            self._backend.artifact_dir = os.path.join(folder, "csx")
+        """Let the backend leave its reports where the Trainer leaves its logs, unless told where."""
+        if self._owns_backend and "artifact_dir" not in self._backend_options:
+            folder = log_folder(trainer)
+            if folder is not None:
+                self._backend.artifact_dir = folder / "csx"
+            elif self._backend.is_e2e_execution:  # a Trainer without logs leaves nothing behind
+                self._backend.report.keeps_files = False
 
     def save_checkpoint(self, checkpoint: Any, filepath: Any, storage_options: Any = None) -> None:
         """Write a checkpoint, after a look whether all systems have the same state.
@@ -273,9 +298,7 @@ class CSXStrategyMixin:
 
     def _count_batch(self) -> None:
         if self._batch is not None:
-            from cstorch.utils.data.batch_size import infer_batch_size
-
-            self.profiler.add(infer_batch_size(self._batch) or 1)
+            self.profiler.add(samples_of(self._batch))
             self._batch = None
 
     # -- steps -------------------------------------------------------------------------------------------

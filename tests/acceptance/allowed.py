@@ -38,9 +38,6 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "compares a tensor of the device with one of the cpu, which fails on every other device too": (
         "models/test_restore.py::test_trainer_properties_restore_ckpt_path",
     ),
-    "expects an error for an optimizer that ignores its closure; csx calls it before the optimizer's step": (
-        "loops/optimization/test_closure.py::test_optimizer_step_no_closure_raises",
-    ),
     "fetches its own batches (dataloader_iter), which csx refuses by name": (
         "loops/test_evaluation_loop.py::test_evaluation_loop_dataloader_iter_multiple_dataloaders",
         "loops/test_prediction_loop.py::test_prediction_loop_with_iterable_dataset",
@@ -50,13 +47,13 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "core/test_lightning_optimizer.py::test_lightning_optimizer_automatic_optimization_lbfgs_zero_grad",
         "trainer/optimization/test_backward_calls.py::test_backward_count_with_closure",
     ),
+    "looks for the name of the cpu's strategy in a profile": (
+        "profilers/test_profiler.py::test_pytorch_profiler_trainer_fit",
+    ),
     "uses 64-true, which csx refuses by name": (
         "trainer/test_trainer.py::test_predict_return_predictions_cpu[64-true-None]",
         "trainer/test_trainer.py::test_predict_return_predictions_cpu[64-true-False]",
         "trainer/test_trainer.py::test_predict_return_predictions_cpu[64-true-True]",
-    ),
-    "looks for nan with detect_anomaly; csx warns that it does not": (
-        "trainer/test_trainer.py::test_detect_anomaly_nan",
     ),
     "expects the accelerator of the cpu, or two of its devices": (
         "trainer/test_trainer.py::test_trainer_config_strategy[trainer_kwargs0-SingleDeviceStrategy-CPUAccelerator-1]",

@@ -7,7 +7,7 @@ import math
 import cstorch
 import pytest
 import torch
-from cstorch.errors import OptimizerError, StateError, TraceError
+from cstorch.errors import ClosureNotCalledError, OptimizerError, StateError, TraceError
 from programs import batches, line_of, linear, mlp, same_as_eager
 from torch import nn
 
@@ -401,3 +401,24 @@ def test_the_first_configuration_of_the_database_agrees(csx, name):
             run()
     else:
         run()
+
+
+def test_an_optimizer_that_ignores_its_closure_is_refused(csx):
+    class Ignores(torch.optim.SGD):
+        def step(self, closure=None):
+            return super().step()
+
+    model = nn.Linear(3, 2)
+    compiled, optimizer = cstorch.compile(model, csx), Ignores(model.parameters(), lr=0.1)
+
+    @cstorch.trace
+    def step(x):
+        def closure():
+            loss = compiled(x).mean()
+            loss.backward()
+            return loss
+
+        optimizer.step(closure)
+
+    with pytest.raises(ClosureNotCalledError, match=r"Ignores\.step\(\) was given a closure at .*did not call it"):
+        step(torch.ones(2, 3))

@@ -10,7 +10,7 @@ import cstorch
 import lightning as L
 import torch
 from cstorch.errors import BackendError
-from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint, OnExceptionCheckpoint
 from torch import distributed as dist
 from torch import nn
 from torch.nn import functional as F
@@ -104,6 +104,44 @@ def forked(folder):
     assert {"own", "all", "val_loss"} <= trainer.callback_metrics.keys()
 
 
+class Notes:
+    """What a callback or a datamodule is told of the end of a run."""
+
+    def __init__(self):
+        super().__init__()
+        self.told = []
+
+    def on_exception(self, *args):
+        self.told.append("exception")
+
+    def teardown(self, *args, **kwargs):
+        self.told.append("teardown")
+
+
+class NotingCallback(Notes, L.Callback):
+    pass
+
+
+class NotingData(Notes, L.LightningDataModule):
+    def train_dataloader(self):
+        return DataLoader(data(16, 1), batch_size=4)
+
+
+def as_systems(file):
+    """A fit whose other processes are systems of the first one."""
+    callback, datamodule = NotingCallback(), NotingData()
+    trainer = L.Trainer(
+        accelerator="csx", strategy="csx", max_epochs=1, logger=False, enable_progress_bar=False,
+        enable_model_summary=False, default_root_dir=file.parent,
+        callbacks=[callback, OnExceptionCheckpoint(file.parent / "exception")],
+    )  # fmt: skip
+    try:
+        trainer.fit(Module(), datamodule=datamodule)
+    finally:
+        found = {"callback": callback.told, "datamodule": datamodule.told, "step": trainer.global_step}
+        file.write_text(json.dumps(found))
+
+
 def different_programs():
     """What a process says that is about to run another program than the others, and one whose weights are others."""
     said = []
@@ -156,6 +194,9 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     if way == "fork":
         forked(out / "forked")
+        sys.exit()
+    if way == "systems":
+        as_systems(out / f"{way}-{os.environ['RANK']}.json")
         sys.exit()
     if way == "script":
         options = {"accelerator": "csx", "strategy": "csx_parallel", "devices": 2}

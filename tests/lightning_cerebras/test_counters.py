@@ -178,11 +178,3 @@ def test_a_step_that_fetches_its_batches_is_refused():
 
     with pytest.raises(ValueError, match=r"Fetches\.training_step takes dataloader_iter.*Take batch and batch_idx"):
         fit(Fetches, "csx")
-
-
-def test_anomaly_detection_warns_that_it_does_not_look_at_values():
-    trainer = L.Trainer(accelerator="csx", devices=1, logger=False, max_epochs=1, detect_anomaly=True,
-                        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False)  # fmt: skip
-    with pytest.warns(UserWarning, match="detect_anomaly=True with accelerator='csx' does not look for nan"):
-        trainer.fit(Linear())
-    assert trainer.global_step == 4

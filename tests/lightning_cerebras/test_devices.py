@@ -107,9 +107,7 @@ def test_a_process_for_each_system_equals_ddp_on_the_cpu(tmp_path, free_port):
         (tmp_path / "ddp").mkdir()
         run_on_two_hosts(SCRIPT, str(tmp_path), "torchrun")
     else:
-        common = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "0", "TORCHELASTIC_RUN_ID": "test"}
-        common |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port)}
-        run_together(tmp_path, [("torchrun", {**common, "RANK": r, "LOCAL_RANK": r}) for r in "01"])
+        run_together(tmp_path, [("torchrun", own) for own in torchrun_variables(free_port)])
     seen = seen_in(tmp_path, "torchrun")
     assert seen[0]["csx"]["state"] == seen[1]["csx"]["state"]
     for found in seen:
@@ -128,6 +126,21 @@ def test_a_process_for_each_system_equals_ddp_on_the_cpu(tmp_path, free_port):
     assert "another process of the run is gone" in seen[0]["alone"]
     assert "The last checkpoint: " in seen[0]["alone"]
     assert not set(seen[0]["csx"]["samples"]) & set(seen[1]["csx"]["samples"])
+
+
+def torchrun_variables(port):
+    """What torchrun tells two processes, of rank 0 and 1."""
+    common = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "0", "TORCHELASTIC_RUN_ID": "test"}
+    common |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    return [{**common, "RANK": rank, "LOCAL_RANK": rank} for rank in "01"]
+
+
+def test_a_process_that_is_a_system_ends_without_a_word_to_callbacks(tmp_path, free_port):
+    run_together(tmp_path, [("systems", own) for own in torchrun_variables(free_port)])
+    first, second = seen_in(tmp_path, "systems")
+    assert first == {"callback": ["teardown"], "datamodule": ["teardown"], "step": 4}
+    assert second == {"callback": [], "datamodule": [], "step": 0}
+    assert not (tmp_path / "exception").exists()
 
 
 def test_a_plain_script_starts_its_other_processes(tmp_path):

@@ -8,6 +8,7 @@ import pytest
 import torch
 from cstorch.errors import NotExecutedError, ValueReadError
 from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.loggers import CSVLogger, Logger
 from modules import Linear, Module, assert_equal_fits, fit, loader
 
 
@@ -259,8 +260,6 @@ def test_a_backend_that_runs_nothing_ends_the_fit_after_the_first_step(mode):
 
 @pytest.mark.parametrize("mode", ["validate_only", "compile_only"])
 def test_the_strategy_runs_nothing_and_reports_beside_the_logs(mode, tmp_path, capsys):
-    from lightning.pytorch.loggers import CSVLogger
-
     from lightning_cerebras import CSXStrategy
 
     logger = CSVLogger(tmp_path)
@@ -274,3 +273,23 @@ def test_the_strategy_runs_nothing_and_reports_beside_the_logs(mode, tmp_path, c
     assert (tmp_path / "lightning_logs" / "version_0" / "csx" / "compile" / "latest" / "report.html").is_file()
     for name, value in module.state_dict().items():
         assert torch.equal(value.cpu(), before[name])
+
+
+class Remote(Logger):
+    """A logger whose files are elsewhere."""
+
+    name = version = "remote"
+    log_dir = "memory://runs"
+
+    def log_metrics(self, metrics, step=None):
+        pass
+
+    log_hyperparams = log_metrics
+
+
+@pytest.mark.parametrize("options", [{}, {"fast_dev_run": True}, {"logger": Remote()}], ids=["none", "dev", "remote"])
+def test_a_trainer_without_a_log_folder_leaves_nothing_behind(tmp_path, options):
+    trainer = L.Trainer(accelerator="csx", **{"max_epochs": 1, "logger": False, **options}, enable_checkpointing=False,
+                        enable_progress_bar=False, enable_model_summary=False)  # fmt: skip
+    trainer.fit(Linear())
+    assert list(tmp_path.iterdir()) == []  # which is the working folder too

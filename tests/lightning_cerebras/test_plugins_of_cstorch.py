@@ -1,5 +1,7 @@
 """What plugins of cstorch bring reaches a Trainer through CSXStrategy."""
 
+import csv
+
 import cstorch
 import lightning as L
 import pytest
@@ -17,7 +19,7 @@ from lightning.pytorch.loggers import CSVLogger
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from lightning_cerebras import CSXStrategy
+from lightning_cerebras import CSXStrategy, StepProfiler
 
 
 class Interprets(Backend):
@@ -108,8 +110,8 @@ def fit(accelerator="csx", **options):
     torch.manual_seed(0)
     model = Model()
     data = DataLoader(TensorDataset(torch.randn(12, 4)), batch_size=4)
-    trainer = L.Trainer(accelerator=accelerator, max_epochs=2, log_every_n_steps=1, enable_checkpointing=False,
-                        enable_progress_bar=False, **{"logger": False, **options})  # fmt: skip
+    trainer = L.Trainer(accelerator=accelerator, max_epochs=2, enable_checkpointing=False, enable_progress_bar=False,
+                        **{"logger": False, "log_every_n_steps": 1, **options})  # fmt: skip
     trainer.fit(model, data)
     return trainer, [p.detach().cpu() for p in model.parameters()]
 
@@ -142,6 +144,18 @@ def test_activities_count_batches_and_are_logged(compile_cache, tmp_path):
     assert "words" not in header
 
 
+@pytest.mark.parametrize("accelerator", ["cpu", "csx"])
+def test_the_step_profiler_measures_on_every_accelerator(accelerator, tmp_path):
+    measures = StepProfiler(["samples_seen"])
+    fit(accelerator, callbacks=[measures], logger=CSVLogger(tmp_path), log_every_n_steps=2)
+    assert measures.profiler.samples_seen == {"batches": 6, "samples": 24, "words": "not a number"}
+    assert measures.profiler.rate_tracker.total_samples == 24
+    (logged,) = tmp_path.rglob("metrics.csv")
+    rows = [row for row in csv.DictReader(logged.open()) if row["csx.samples_seen.samples"]]
+    assert [(int(row["step"]), float(row["csx.samples_seen.samples"])) for row in rows] == [(1, 8), (3, 16), (5, 24)]
+    assert all(float(row["csx.samples_per_sec"]) > 0 for row in rows)
+
+
 def test_names_that_cannot_be_used(compile_cache):
     with pytest.raises(ValueError, match="backend_type is 'nothing', expected one of CSX, CPU, GPU, INTERPRETS, AS-IS"):
         fit(strategy=CSXStrategy(backend="nothing"))
@@ -150,3 +164,5 @@ def test_names_that_cannot_be_used(compile_cache):
     assert cstorch.current_backend(raise_exception=False, raise_warning=False) is None
     with pytest.raises(ValueError, match="no profiler activity 'nothing'; registered are: samples_seen"):
         fit(strategy=CSXStrategy(compile_dir=compile_cache, profiler_activities=["nothing"]))
+    with pytest.raises(ValueError, match="no profiler activity 'nothing'; registered are: samples_seen"):
+        fit("cpu", callbacks=[StepProfiler(["nothing"])])

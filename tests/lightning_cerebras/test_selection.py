@@ -7,7 +7,10 @@ import sys
 
 import lightning as L
 import pytest
+from lightning.pytorch import plugins
 from lightning.pytorch.plugins import AsyncCheckpointIO, MixedPrecision
+from lightning.pytorch.plugins.environments import SLURMEnvironment
+from lightning.pytorch.strategies import SingleDeviceStrategy
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from lightning_cerebras import CSXAccelerator, CSXCheckpointIO, CSXParallelStrategy, CSXPrecision, CSXStrategy
@@ -43,13 +46,29 @@ def test_the_environment_variable(monkeypatch):
     assert parts(L.Trainer()) == OURS
 
 
+def test_the_command_line():
+    pytest.importorskip("jsonargparse")
+    from lightning.pytorch.cli import LightningCLI
+    from lightning.pytorch.demos.boring_classes import BoringModel
+
+    arguments = ["--trainer.accelerator=csx", "--trainer.logger=false", "--trainer.devices=1"]
+    assert parts(LightningCLI(BoringModel, run=False, args=arguments).trainer) == OURS
+
+
 def test_cpu_trainers_are_untouched():
     assert type(L.Trainer(accelerator="cpu").strategy).__name__ == "SingleDeviceStrategy"
     assert type(L.Trainer(accelerator="auto").accelerator).__name__ != "CSXAccelerator"
 
 
 @pytest.mark.parametrize(
-    "options", [{"accelerator": "csx", "strategy": "ddp"}, {"accelerator": "cpu", "strategy": "csx"}]
+    "options",
+    [
+        {"accelerator": "csx", "strategy": "ddp"},
+        {"accelerator": "csx", "strategy": "ddp_notebook"},
+        {"accelerator": "csx", "strategy": SingleDeviceStrategy("cpu")},
+        {"accelerator": "cpu", "strategy": "csx"},
+        {"accelerator": "cpu", "strategy": CSXParallelStrategy()},
+    ],
 )
 def test_wrong_pairs_are_refused(options):
     with pytest.raises(MisconfigurationException, match="do not go together"):
@@ -72,9 +91,34 @@ def test_other_precisions_are_refused_by_name(precision, why):
         L.Trainer(accelerator="csx", precision=precision)
 
 
-def test_other_precision_plugins_are_refused():
-    with pytest.raises(ValueError, match="got the precision plugin MixedPrecision"):
-        L.Trainer(accelerator="csx", plugins=MixedPrecision("bf16-mixed", "cpu"))
+@pytest.mark.parametrize(
+    "plugin",
+    [
+        MixedPrecision("bf16-mixed", "cpu"),
+        plugins.HalfPrecision("bf16-true"),
+        plugins.DoublePrecision(),
+        plugins.FSDPPrecision("bf16-mixed"),
+        plugins.DeepSpeedPrecision("bf16-mixed"),
+    ],
+    ids=lambda plugin: type(plugin).__name__,
+)
+def test_other_precision_plugins_are_refused(plugin):
+    name = type(plugin).__name__
+    with pytest.raises(ValueError, match=f"got the precision plugin {name}.*'16-mixed' or 'bf16-true'"):
+        L.Trainer(accelerator="csx", plugins=plugin)
+
+
+def test_other_layer_syncs_are_refused():
+    class Own(plugins.LayerSync):
+        apply = revert = None
+
+    with pytest.raises(MisconfigurationException, match="got the plugin Own, which changes layers"):
+        L.Trainer(accelerator="csx", plugins=Own())
+
+
+def test_no_devices():
+    with pytest.raises(MisconfigurationException, match=r"`Trainer\(devices=0\)` value is not a valid input"):
+        L.Trainer(accelerator="csx", devices=0)
 
 
 @pytest.mark.parametrize("devices", [-2, [0], "0,1"])
@@ -88,6 +132,12 @@ def test_several_nodes_are_refused():
         with pytest.raises(MisconfigurationException, match=r"num_nodes=2.*torchrun.*csx_parallel"):
             L.Trainer(accelerator="csx", strategy=strategy, num_nodes=2)
     assert type(L.Trainer(accelerator="csx", strategy="csx_parallel", num_nodes=2).strategy) is CSXParallelStrategy
+
+
+def test_an_environment_given_without_its_launcher_is_one_process(monkeypatch):
+    for name in [name for name in os.environ if name.startswith("SLURM_")]:
+        monkeypatch.delenv(name)
+    assert parts(L.Trainer(accelerator="csx", plugins=SLURMEnvironment(auto_requeue=False))) == OURS
 
 
 def test_a_wrapping_checkpoint_io_gets_ours_inside():

@@ -95,13 +95,18 @@ def test_hooks_run_in_the_order_of_the_cpu(tmp_path, options):
     assert found["csx"][:first] == found["cpu"][:first]  # the first batch runs everything, in the cpu's order
 
 
+OLD_RICH = pytest.mark.skipif(
+    L.__version__.startswith(("2.4", "2.5")), reason="its bar does not start with rich 14.1, on every accelerator"
+)
+
+
 @pytest.mark.parametrize(
     "make",
     [
         lambda: EarlyStopping("val_loss", patience=0, mode="max"),
         lambda: EarlyStopping("train_loss_step", check_on_train_epoch_end=True, stopping_threshold=10.0),
         lambda: TQDMProgressBar(refresh_rate=2),
-        lambda: RichProgressBar(),
+        pytest.param(lambda: RichProgressBar(), marks=OLD_RICH),
         lambda: RichModelSummary(),
         lambda: Timer(datetime.timedelta(hours=1)),
         lambda: OnExceptionCheckpoint("x"),
@@ -329,8 +334,18 @@ def test_a_closure_that_was_not_executed_is_named(tmp_path):
         def optimizer_step(self, epoch, batch_idx, optimizer, optimizer_closure):
             pass
 
-    with pytest.raises(MisconfigurationException, match="The closure hasn't been executed"):
-        trainer("csx", tmp_path).fit(Forgets())
+    class Ignores(torch.optim.SGD):
+        def step(self, closure=None):
+            return super().step()
+
+    class Broken(Linear):
+        def configure_optimizers(self):
+            return Ignores(self.parameters(), lr=0.1)
+
+    for module in (Forgets, Broken):
+        for accelerator in ("cpu", "csx"):
+            with pytest.raises(MisconfigurationException, match="The closure hasn't been executed"):
+                trainer(accelerator, tmp_path).fit(module())
 
 
 def test_the_closure_is_an_instance_of_lightning_s(tmp_path):
@@ -357,3 +372,24 @@ def test_steps_that_fetch_their_own_batches_are_refused(tmp_path):
         trainer("csx", tmp_path).fit(Training())
     with pytest.raises(ValueError, match=r"validation_step takes dataloader_iter"):
         trainer("csx", tmp_path).validate(Validation(), DataLoader(torch.ones(4, 4)))
+
+
+@pytest.mark.filterwarnings("ignore:Error detected in")
+@pytest.mark.parametrize("manual", [False, True])
+def test_anomaly_detection_raises_at_the_batch_of_the_cpu(tmp_path, manual):
+    class Nan(Linear):
+        automatic_optimization = not manual
+
+        def training_step(self, batch, batch_idx):
+            loss = (self.layer(batch) * (torch.sqrt(0.5 - batch[:, :2]) - 1)).mean()  # nan from the third batch on
+            if manual:
+                self.manual_backward(loss)
+            return loss
+
+    said = {}
+    for accelerator in ("cpu", "csx"):
+        run = trainer(accelerator, tmp_path, detect_anomaly=True)
+        with pytest.raises(RuntimeError, match="Function 'MulBackward0' returned nan values in its 0th output"):
+            run.fit(Nan())
+        said[accelerator] = run.fit_loop.epoch_loop.batch_idx
+    assert said["csx"] == said["cpu"] == 2

@@ -18,14 +18,14 @@ def is_on(mode: TorchFunctionMode) -> bool:
 
 
 @contextlib.contextmanager
-def around_engine(enter: Callable[[], contextlib.AbstractContextManager[Any]]) -> Iterator[None]:
-    """Within, every run of the autograd engine happens in the context that `enter` makes."""
+def around_engine(enter: Callable[[Any], contextlib.AbstractContextManager[Any]]) -> Iterator[None]:
+    """Within, every run of the autograd engine happens in the context that `enter` makes of its first argument."""
     autograd: Any = torch.autograd
     run = autograd._engine_run_backward
 
-    def run_in_context(*args: Any, **kwargs: Any) -> Any:
-        with enter():
-            return run(*args, **kwargs)
+    def run_in_context(outputs: Any, *args: Any, **kwargs: Any) -> Any:
+        with enter(outputs):
+            return run(outputs, *args, **kwargs)
 
     autograd._engine_run_backward = run_in_context
     try:

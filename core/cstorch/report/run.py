@@ -41,6 +41,7 @@ class RunReport:
         entries: The programs.
         notes: Portability warnings of the run beside those that follow from its programs.
         refused: What steps did that was refused, in words.
+        keeps_files: Whether there are files of it.
     """
 
     def __init__(self, backend: Any) -> None:
@@ -51,6 +52,7 @@ class RunReport:
         self.entries: list[Entry] = []
         self.notes: list[str] = []
         self.refused: list[str] = []
+        self.keeps_files = True
 
     @property
     def folder(self) -> Path:
@@ -118,6 +120,8 @@ class RunReport:
             self._write()
 
     def _write(self) -> None:
+        if not self.keeps_files:
+            return
         from cstorch.report.page import page
         from cstorch.report.text import run_lines
 

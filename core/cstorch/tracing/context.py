@@ -63,6 +63,7 @@ class Context:
         pol: The level of the `pol` around; None outside of any.
         profile: The profile of operations that is on; None otherwise.
         view: Shows the run on the terminal; None unless that was asked for.
+        summaries: Takes what steps summarize in a loop that is no executor's; None where nothing does.
     """
 
     backend: Any
@@ -77,6 +78,7 @@ class Context:
     pol: int | None
     profile: Any
     view: Any
+    summaries: Any
     last_checkpoint: str | None
 
     def __init__(self) -> None:
@@ -85,7 +87,7 @@ class Context:
     def reset(self) -> None:
         """Forget everything, as at the start of the process."""
         self.backend = self.recording = self.iteration = self.executor = None
-        self.validation = self.view = self.pol = self.profile = None
+        self.validation = self.view = self.pol = self.profile = self.summaries = None
         self.scope = ""
         self.kinds = {}
         self.in_closure = self.copies_to_host = False

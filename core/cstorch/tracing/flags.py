@@ -9,6 +9,7 @@ import torch
 from cstorch._torch_private.tracing import any_autocast, default_device, deterministic
 from cstorch.backends import csx
 from cstorch.device.registration import NAME
+from cstorch.tracing.anomaly import looks_for_nan
 
 _NAMES = (
     "torch.is_grad_enabled()",
@@ -17,6 +18,7 @@ _NAMES = (
     "the default dtype",
     "the default device",
     "csx.precision.optimization_level",
+    "torch.autograd.detect_anomaly",
 )
 _AUTOCAST = (torch.is_autocast_enabled, torch.get_autocast_dtype)
 
@@ -36,6 +38,7 @@ def _plain() -> tuple[Any, ...]:
         torch.get_default_dtype(),
         default_device(),
         csx.precision.optimization_level,
+        looks_for_nan(),
     )
 
 

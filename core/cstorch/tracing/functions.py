@@ -66,7 +66,7 @@ class StepFunctions(TorchFunctionMode):
         self.as_tensor, self.as_entry = as_tensor, as_entry
         self.gradients = gradients
 
-    def resumed(self) -> contextlib.AbstractContextManager[Any]:
+    def resumed(self, _outputs: Any) -> contextlib.AbstractContextManager[Any]:
         """A context in which this mode is on: `Tensor.backward` turns it off for all that runs in backward."""
         return contextlib.nullcontext() if is_on(self) else self
 

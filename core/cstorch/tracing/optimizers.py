@@ -19,7 +19,7 @@ from torch.optim.optimizer import (
 
 from cstorch._torch_private.tracing import compiling, outside_modes
 from cstorch.device import CsxTensor
-from cstorch.errors import OptimizerError, StateError
+from cstorch.errors import ClosureNotCalledError, OptimizerError, StateError
 from cstorch.tracing.host_tables import HostTables
 from cstorch.tracing.optimizer_binding import Birth, OptimizerBinding
 from cstorch.tracing.optimizer_functions import OptimizerFunctions, tensor_extremes
@@ -53,6 +53,18 @@ class _Exposing:
         vars(optimizer)[self._name] = value
 
 
+class _Called:
+    """Stands for a closure that was called before the optimizer asks for it."""
+
+    def __init__(self, loss: Any) -> None:
+        self._loss = loss
+        self.is_used = False
+
+    def __call__(self) -> Any:
+        self.is_used = True
+        return self._loss
+
+
 class OptimizerSteps:
     """Hooks on every optimizer of one trace.
 
@@ -69,7 +81,7 @@ class OptimizerSteps:
         self._met: dict[int, torch.optim.Optimizer] = {}
         self._known: dict[int, dict[tuple[int, str], Any]] = {}  # of optimizers that have stepped: state at the start
         self._given: dict[int, frozenset[tuple[int, str]]] = {}  # and what they had before any of it was made
-        self._levels: list[tuple[torch.optim.Optimizer, contextlib.ExitStack, dict[tuple[int, str], Any]]] = []
+        self._levels: list[tuple[torch.optim.Optimizer, contextlib.ExitStack, dict[tuple[int, str], Any], Any]] = []
         self._probed: list[Snapshot] = []  # the optimizer whose state is made, and those that step within its step
         self._stack = contextlib.ExitStack()
 
@@ -139,8 +151,8 @@ class OptimizerSteps:
         closure = args[1] if len(args) > 1 else kwargs.get("closure")
         if closure is not None:  # run it first: gradients must be there before the state can be made
             with torch.enable_grad():
-                loss = closure()
-            args, kwargs = (args[0], lambda: loss), {}
+                closure = _Called(closure())
+            args, kwargs = (args[0], closure), {}
         self.tables.conceal(by_user=not self._levels)
         self._given.setdefault(id(optimizer), frozenset(_values(optimizer)))
         self._make_state(optimizer)
@@ -156,14 +168,19 @@ class OptimizerSteps:
         level.enter_context(compiling())
         level.enter_context(tensor_extremes(optimizer))
         level.enter_context(OptimizerFunctions(self.recorder, optimizer))
-        self._levels.append((optimizer, level, _values(optimizer)))
+        self._levels.append((optimizer, level, _values(optimizer), closure))
         return args, kwargs
 
     def _after_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         if self.tables.paused:
             return
-        _, level, before = self._levels.pop()
+        _, level, before, closure = self._levels.pop()
         level.close()
+        if closure is not None and not closure.is_used:
+            raise ClosureNotCalledError(
+                f"{type(optimizer).__name__}.step() was given a closure at {user_line()} and did not call it, so "
+                "nothing would compute its gradients. Call the closure in step(), or hand it on: super().step(closure)."
+            )
         self.recorder.gradients.consume(optimizer)
         self._write_back(optimizer, before)
         self.tables.conceal(by_user=False)

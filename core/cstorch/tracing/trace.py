@@ -18,6 +18,7 @@ from cstorch.device.autocast import forget_casts
 from cstorch.errors import TraceError
 from cstorch.tracing import nest
 from cstorch.tracing.across_systems import Systems
+from cstorch.tracing.anomaly import looking_for_nan
 from cstorch.tracing.context import context
 from cstorch.tracing.data_parallel import DataParallel
 from cstorch.tracing.functions import StepFunctions
@@ -162,6 +163,7 @@ def trace(
             functions = stack.enter_context(
                 StepFunctions(recorder.scalar_input, recorder.entry_of_table, recorder.gradients)
             )
+            stack.enter_context(looking_for_nan())
             stack.enter_context(around_engine(functions.resumed))
             with draws.watching(rebinding.holders), around or contextlib.nullcontext(), hooks_called():
                 returned = step(*args, **kwargs)
