@@ -54,6 +54,9 @@ def aot_compile(
     import torch._inductor as inductor
     from torch._inductor.exc import InductorError
 
+    if graph.graph.find_nodes(op="call_function", target=torch.ops.higher_order.while_loop):
+        example = _fakes(example)
+
     try:
         with _rewriting(epilogue, is_lean=True):
             path = inductor.aot_compile(graph, tuple(example), options=options)
@@ -63,6 +66,15 @@ def aot_compile(
             path = inductor.aot_compile(graph, tuple(example), options=options)
     assert isinstance(path, str), f"expected the path of a library, got {path!r}"
     return path
+
+
+def _fakes(example: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Fake tensors for inputs, of fixed shapes but in a mode that knows symbolic ones, which loops ask for."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv())
+    return [mode.from_tensor(tensor, static_shapes=True) for tensor in example]
 
 
 def check_descriptions(folder: Path) -> None:

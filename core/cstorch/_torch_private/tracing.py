@@ -15,6 +15,7 @@ from torch._subclasses.fake_tensor import (
     FakeTensorMode,
     UnsupportedOperatorException,
 )
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils import _device
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._python_dispatch import _disable_current_modes as outside_modes
@@ -73,7 +74,7 @@ def fake_of(mode: Any, tensor: torch.Tensor) -> torch.Tensor:
 
 def propagate(graph: fx.GraphModule) -> None:
     """Run `graph` on fake tensors like the `meta["val"]` of its placeholders, and set that of all other nodes."""
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv())  # which loops ask for
 
     class Propagate(fx.Interpreter):
         def run_node(self, n: fx.Node) -> Any:

@@ -21,7 +21,7 @@ from cstorch._torch_private.inductor import (
 )
 from cstorch.compiler.bias import unfuse_bias
 from cstorch.compiler.channels_last import keep_channels_last
-from cstorch.compiler.passes import copy_graph
+from cstorch.compiler.passes import copy_graph, graphs_of
 from cstorch.compiler.precision import STRICT
 from cstorch.compiler.realize import realize_scalars
 from cstorch.compiler.updates import epilogue, split_updates
@@ -103,9 +103,10 @@ def compile_native(program: Program, example: list[torch.Tensor], target: Path) 
 def _compile(
     graph: fx.GraphModule, example: list[torch.Tensor], target: Path, epilogue: Epilogue | None, strict: bool
 ) -> None:
-    graph = realize_scalars(graph)
-    if not strict:
-        graph = unfuse_bias(graph)
+    for within in graphs_of(graph):
+        realize_scalars(within)
+        if not strict:
+            unfuse_bias(within)
     with tempfile.TemporaryDirectory(prefix=".compiling-", dir=target.parent) as folder:
         # A function is not part of the cache's key, where its address would be: GENERATION counts for it.
         chosen = {**options_now(), "pattern_matcher": not strict, "joint_custom_pre_pass": keep_channels_last}

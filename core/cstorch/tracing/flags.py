@@ -17,6 +17,7 @@ _NAMES = (
     "the default dtype",
     "the default device",
     "csx.precision.optimization_level",
+    "csx.performance.micro_batch_size",
 )
 _AUTOCAST = (torch.is_autocast_enabled, torch.get_autocast_dtype)
 
@@ -29,6 +30,7 @@ def flags() -> tuple[Any, ...]:
 
 
 def _plain() -> tuple[Any, ...]:
+    micro_batch = csx.performance.micro_batch_size
     return (
         torch.is_grad_enabled(),
         torch.is_inference_mode_enabled(),
@@ -36,6 +38,7 @@ def _plain() -> tuple[Any, ...]:
         torch.get_default_dtype(),
         default_device(),
         csx.precision.optimization_level,
+        micro_batch if type(micro_batch) is not dict else str(micro_batch),
     )
 
 

@@ -1,0 +1,148 @@
+"""Labels every value of a functional graph, and says what keeps it from being run in micro-batches."""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+import cstorch.compiler.micro_batch.layers  # noqa: F401  their rules
+import cstorch.compiler.micro_batch.shapes  # noqa: F401
+from cstorch._torch_private.tracing import mutated_arguments
+from cstorch.compiler.micro_batch.labels import LATER, WHOLE, Along, Call, Later, MixesSamplesError, Partial
+from cstorch.compiler.micro_batch.rules import rule_of
+
+aten = torch.ops.aten
+
+SAME = frozenset({
+    aten.t.default, aten.transpose.int, aten.permute.default, aten.detach.default, aten.alias.default,
+    aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten.unsqueeze.default, aten.squeeze.dim,
+})  # fmt: skip
+"""Operators that arrange the elements of a sum over micro-batches anew: they can as well be run after it is there."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What an operator computes for a micro-batch: see `Call`."""
+
+    target: Any
+    args: list[Any]
+    kwargs: dict[str, Any]
+    needs: dict[fx.Node, int | None]
+
+
+class Analysis:
+    """The labels of a graph.
+
+    Args:
+        graph: A functional graph that `say_plainly` has been through.
+        leaves: The placeholders that are a batch along their first dimension.
+        state: The placeholders that are state.
+        count: So many micro-batches make a batch.
+
+    Attributes:
+        labels: Of each node, a label; of a node with several results, a tuple of them.
+        plans: How each operator within the micro-batches is run.
+        early: The nodes that are computed from the batch alone, without state and random numbers.
+        obstacle: The first operator that keeps the graph from being run in micro-batches; None when all is well.
+    """
+
+    def __init__(self, graph: fx.Graph, leaves: list[fx.Node], state: list[fx.Node], count: int) -> None:
+        self.graph, self.count = graph, count
+        self.labels: dict[fx.Node, Any] = {}
+        self.plans: dict[fx.Node, Plan] = {}
+        self._state = set(state)
+        self.early = self._early()
+        for node in graph.nodes:
+            if node.op == "call_function":
+                self.labels[node] = self._label(node)
+            elif node.op != "output":
+                self.labels[node] = Along(0) if node in leaves else WHOLE
+        self.obstacle = self._obstacle()
+
+    def _early(self) -> set[fx.Node]:
+        found: set[fx.Node] = set()
+        for node in self.graph.nodes:
+            if node.op == "output" or node in self._state:
+                continue
+            is_draw = torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+            if not is_draw and all(source in found for source in node.all_input_nodes):
+                found.add(node)
+        return found
+
+    def _label(self, node: fx.Node) -> Any:
+        if node.target is operator.getitem:
+            given = self.labels[node.args[0]]  # type: ignore[index]
+            return given[node.args[1]] if isinstance(given, tuple) else given
+        labels = [self.labels[source] for source in node.all_input_nodes]
+        if all(label == WHOLE for label in labels):
+            return WHOLE
+        if self._writes(node):
+            return LATER
+        if any(isinstance(label, (Later, Partial)) for label in labels):
+            return self._sum_of_sums(node, labels) or LATER
+        call = Call(node, self.labels, self.early, self.count)
+        try:
+            label = rule_of(node)(call)
+            call.ends()
+        except MixesSamplesError:
+            label = None
+        several = label if isinstance(label, tuple) else (label,)
+        if node in self.early and not all(isinstance(one, Along) for one in several):
+            return WHOLE  # its whole value is at hand
+        if label is None:
+            return LATER
+        self.plans[node] = Plan(call.target, call.args, call.kwargs, call.needs)
+        return label
+
+    def _sum_of_sums(self, node: fx.Node, labels: list[Any]) -> Partial | None:
+        """The label of what adds up over micro-batches as its arguments do."""
+        first = labels[0]
+        if not isinstance(first, Partial) or any(label != first for label in labels):
+            return None
+        out = node.meta["val"]
+        shapes = {source.meta["val"].shape for source in node.all_input_nodes}
+        is_sum = node.target is aten.add.Tensor and len(labels) == 2 and not node.kwargs and shapes == {out.shape}
+        is_cast = node.target is aten._to_copy.default and out.is_floating_point()
+        is_wider = is_cast and out.itemsize >= node.all_input_nodes[0].meta["val"].itemsize
+        if not (is_sum or is_wider or node.target in SAME):
+            return None
+        self.plans[node] = Plan(node.target, list(node.args), dict(node.kwargs), dict.fromkeys(node.all_input_nodes))
+        return first
+
+    # -- what keeps it from being run ----------------------------------------------------------------------
+
+    def _obstacle(self) -> fx.Node | None:
+        """The first operator that needs all samples at once, on the way to what the program keeps."""
+        kept = self._kept()
+        for node in self.graph.nodes:
+            if node.op != "call_function" or self.labels[node] != LATER or node not in kept:
+                continue
+            if node.target is aten.copy_.default or node.target is operator.getitem:
+                continue
+            if any(isinstance(self.labels[source], Along) for source in node.all_input_nodes):
+                return node
+        return None
+
+    def _kept(self) -> set[fx.Node]:
+        """The nodes on which the state that the program leaves depends."""
+        kept: set[fx.Node] = set()
+        for node in reversed(self.graph.nodes):
+            if node.op != "call_function":
+                continue
+            if node in kept or self._writes(node):
+                kept.add(node)
+                kept.update(node.all_input_nodes)
+        return kept
+
+    def _writes(self, node: fx.Node) -> bool:
+        return isinstance(node.target, torch._ops.OpOverload) and bool(
+            mutated_arguments(node.target, node.args, node.kwargs)
+        )
+
+    def needs_all(self, node: fx.Node) -> bool:
+        """Whether `node` needs a result over all micro-batches, rather than mixing samples itself."""
+        return any(isinstance(self.labels[source], (Later, Partial)) for source in node.all_input_nodes)

@@ -1,0 +1,219 @@
+"""Rules of single operators: elementwise ones, reductions, matrix products, and the table that holds those of all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import fx
+
+from cstorch.compiler.micro_batch.labels import MEAN, SUM, Along, Call, Label, MixesSamplesError
+
+aten = torch.ops.aten
+
+Rule = Callable[[Call], Any]
+"""Says what an operator takes for a micro-batch, and returns the label of its result, or a tuple of labels."""
+
+RULES: dict[str, Rule] = {}
+"""By the operator's name without namespace and overload."""
+
+
+def rule(*names: str) -> Callable[[Rule], Rule]:
+    """The decorator of the rule of these operators."""
+
+    def register(function: Rule) -> Rule:
+        RULES.update(dict.fromkeys(names, function))
+        return function
+
+    return register
+
+
+def rule_of(node: fx.Node) -> Rule:
+    """The rule of the operator of `node`.
+
+    Raises:
+        MixesSamplesError: there is none.
+    """
+    target: Any = node.target
+    name = target.overloadpacket.__name__
+    if name in RULES:
+        return RULES[name]
+    if torch.Tag.pointwise in target.tags and torch.Tag.nondeterministic_seeded not in target.tags:
+        return elementwise
+    raise MixesSamplesError
+
+
+@rule("_to_copy", "clone", "alias", "detach", "copy", "lift_fresh_copy", "native_dropout_backward")
+def elementwise(call: Call) -> Label:
+    """Every element of the result comes from those at its place; smaller arguments are broadcast from the right."""
+    dims = {call.dim(node) + call.out.dim() - len(_shape(node)) for node in call.tensors if call.dim(node) is not None}  # type: ignore[operator]
+    if len(dims) != 1:
+        raise MixesSamplesError
+    (dim,) = dims
+    for node in call.tensors:
+        own = dim - call.out.dim() + len(_shape(node))
+        if own >= 0 and _shape(node)[own] != 1:
+            call.need(node, own)
+    return Along(dim)
+
+
+def same_place(call: Call, *mixed: int) -> Label:
+    """The result and all arguments have one shape but for the `mixed` dimensions, along which samples may not lie."""
+    (dim,) = {call.dim(node) for node in call.tensors} - {None}
+    if dim in {d % max(call.out.dim(), 1) for d in mixed}:
+        raise MixesSamplesError
+    for node in call.tensors:
+        call.need(node, dim)
+    return Along(dim)
+
+
+@rule("_softmax", "_log_softmax", "cumsum", "cumprod", "logcumsumexp", "glu")
+def _along_dim(call: Call) -> Label:
+    return same_place(call, call.args[1])
+
+
+@rule("_softmax_backward_data", "_log_softmax_backward_data", "glu_backward")
+def _along_dim_backward(call: Call) -> Label:
+    return same_place(call, call.args[2])
+
+
+@rule("flip")
+def _flip(call: Call) -> Label:
+    return same_place(call, *call.args[1])
+
+
+@rule("roll")
+def _roll(call: Call) -> Label:
+    return same_place(call, *(call.arg(2) or range(call.out.dim())))
+
+
+@rule("tril", "triu")
+def _triangle(call: Call) -> Label:
+    return same_place(call, -1, -2)
+
+
+@rule("sort", "topk")
+def _sorted(call: Call) -> tuple[Label, Label]:
+    is_topk = call.node.target.overloadpacket.__name__ == "topk"  # type: ignore[union-attr]
+    _, dim = _reduced(call, call.kwargs.get("dim", call.arg(2 if is_topk else 1, -1)))
+    if dim is None:
+        raise MixesSamplesError
+    return Along(dim), Along(dim)
+
+
+# -- reductions ----------------------------------------------------------------------------------------------
+
+
+def _reduced(call: Call, dims: Any) -> tuple[set[int], int | None]:
+    """The dimensions that are reduced, and that of the batch where it is not among them."""
+    source = call.args[0]
+    rank = max(len(_shape(source)), 1)
+    every = dims is None or (isinstance(dims, (list, tuple)) and not dims)
+    reduced = set(range(rank)) if every else {d % rank for d in ([dims] if isinstance(dims, int) else dims)}
+    dim = call.dim(source)
+    assert dim is not None
+    call.need(source, dim)
+    return reduced, None if dim in reduced else dim
+
+
+def _reduction(call: Call, dims: Any, keeps: bool, over_batch: Label | None) -> Label:
+    reduced, dim = _reduced(call, dims)
+    if dim is not None:
+        return Along(dim if keeps else dim - sum(d < dim for d in reduced))
+    if over_batch is None:
+        raise MixesSamplesError
+    return over_batch
+
+
+@rule("sum", "nansum")
+def _sum(call: Call) -> Label:
+    return _reduction(call, call.arg(1), call.arg(2, False), SUM)
+
+
+@rule("mean")
+def _mean(call: Call) -> Label:
+    return _reduction(call, call.arg(1), call.arg(2, False), MEAN)
+
+
+@rule("count_nonzero")
+def _count(call: Call) -> Label:
+    return _reduction(call, call.arg(1), False, SUM)
+
+
+@rule("amax", "amin", "any", "all", "argmax", "argmin", "logsumexp", "var", "std", "prod")
+def _other_reduction(call: Call) -> Label:
+    keeps = call.arg(2, False) if "correction" not in call.kwargs else call.kwargs.get("keepdim", False)
+    return _reduction(call, call.arg(1), keeps, None)
+
+
+@rule("max", "min", "median", "var_mean", "std_mean", "aminmax")
+def _pair(call: Call) -> Any:
+    name = call.node.target.overloadpacket.__name__  # type: ignore[union-attr]
+    if name in ("max", "min") and isinstance(call.arg(1), fx.Node):
+        return elementwise(call)
+    keeps = call.kwargs.get("keepdim", call.arg(2, False))
+    label = _reduction(call, call.kwargs.get("dim", call.arg(1)), keeps, None)
+    return label if isinstance(call.node.meta["val"], torch.Tensor) else (label, label)
+
+
+@rule("linalg_vector_norm", "norm")
+def _norm(call: Call) -> Label:
+    return _reduction(call, call.arg(2), call.arg(3, False), None)
+
+
+# -- matrix products -----------------------------------------------------------------------------------------
+
+
+def _product(call: Call, left: fx.Node, right: fx.Node, stacked: int) -> Label:
+    """Of matrices, `stacked` so many dimensions deep."""
+    rows, across, down, columns = stacked, stacked + 1, stacked, stacked + 1
+    of_left, of_right = call.dim(left), call.dim(right)
+    if stacked and 0 in (of_left, of_right):
+        call.need(left, 0)
+        call.need(right, 0)
+        return Along(0)
+    if across == of_left or (down == of_right and len(_shape(right)) > stacked):
+        call.need(left, across)
+        call.need(right, down)
+        return SUM
+    if rows == of_left:
+        call.need(left, rows)
+        call.whole(right)
+        return Along(rows)
+    if columns == of_right:
+        call.whole(left)
+        call.need(right, columns)
+        return Along(columns)
+    raise MixesSamplesError
+
+
+@rule("mm", "mv", "bmm")
+def _mm(call: Call) -> Label:
+    return _product(call, call.args[0], call.args[1], int(len(_shape(call.args[0])) == 3))
+
+
+@rule("dot", "vdot")
+def _dot(call: Call) -> Label:
+    call.need(call.args[0], 0)
+    call.need(call.args[1], 0)
+    return SUM
+
+
+@rule("addmm", "addmv", "baddbmm")
+def _addmm(call: Call) -> Label:
+    bias, left, right = call.args[:3]
+    if call.dim(left) is None and call.dim(right) is None:
+        raise MixesSamplesError
+    label = _product(call, left, right, int(len(_shape(left)) == 3))
+    if not isinstance(label, Along):
+        raise MixesSamplesError
+    own = label.dim - call.out.dim() + len(_shape(bias))
+    if own >= 0 and _shape(bias)[own] != 1:
+        call.need(bias, own)
+    return label
+
+
+def _shape(node: fx.Node) -> torch.Size:
+    shape: torch.Size = node.meta["val"].shape
+    return shape
