@@ -8,12 +8,13 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.utils import _pytree as pytree
 
-import cstorch.compiler.micro_batch.layers  # noqa: F401  their rules
-import cstorch.compiler.micro_batch.shapes  # noqa: F401
+import cstorch.compiler.micro_batch.layers  # noqa: F401  its rules
 from cstorch._torch_private.tracing import mutated_arguments
 from cstorch.compiler.micro_batch.labels import LATER, WHOLE, Along, Call, Later, MixesSamplesError, Partial
-from cstorch.compiler.micro_batch.rules import rule_of
+from cstorch.compiler.micro_batch.rules import WITH_ROWS, rule_of
+from cstorch.compiler.micro_batch.shapes import view
 
 aten = torch.ops.aten
 
@@ -31,7 +32,7 @@ class Plan:
     target: Any
     args: list[Any]
     kwargs: dict[str, Any]
-    needs: dict[fx.Node, int | None]
+    needs: dict[fx.Node, Along | None]
 
 
 class Analysis:
@@ -84,10 +85,8 @@ class Analysis:
             return LATER
         if any(isinstance(label, (Later, Partial)) for label in labels):
             return self._sum_of_sums(node, labels) or LATER
-        call = Call(node, self.labels, self.early, self.count)
         try:
-            label = rule_of(node)(call)
-            call.ends()
+            call, label = self._ruled(node)
         except MixesSamplesError:
             label = None
         several = label if isinstance(label, tuple) else (label,)
@@ -95,8 +94,20 @@ class Analysis:
             return WHOLE  # its whole value is at hand
         if label is None:
             return LATER
-        self.plans[node] = Plan(call.target, call.args, call.kwargs, call.needs)
+        self.plans[node] = Plan(call.target, call.args, call.kwargs, {n: call.place(n) for n in node.all_input_nodes})
         return label
+
+    def _ruled(self, node: fx.Node) -> tuple[Call, Any]:
+        """What the rule of the operator says."""
+        call = Call(node, self.labels, self.early, self.count)
+        rule = rule_of(node)
+        if call.rows != 1 and rule not in WITH_ROWS:
+            raise MixesSamplesError
+        label = rule(call)
+        call.ends()
+        if call.rows != 1 and rule is not view:
+            label = pytree.tree_map_only(Along, lambda along: Along(along.dim, call.rows), label)
+        return call, label
 
     def _sum_of_sums(self, node: fx.Node, labels: list[Any]) -> Partial | None:
         """The label of what adds up over micro-batches as its arguments do."""

@@ -16,9 +16,11 @@ class Along:
 
     Attributes:
         dim: The dimension.
+        rows: So many times is it so within the dimension: 5 where 5 time steps of all samples have become one dimension.
     """
 
     dim: int
+    rows: int = 1
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,7 @@ class Call:
         target, args, kwargs: The operator for a micro-batch, and its arguments; a rule puts other numbers in where those
             of the whole batch are.
         needs: The dimension along which each node among the arguments is taken in micro-batches; None: whole.
+        rows: `Along.rows` of the arguments, and of the results unless the rule says otherwise.
     """
 
     def __init__(self, node: fx.Node, labels: dict[fx.Node, Any], early: set[fx.Node], count: int) -> None:
@@ -72,6 +75,10 @@ class Call:
         self.args: list[Any] = list(node.args)
         self.kwargs: dict[str, Any] = dict(node.kwargs)
         self.needs: dict[fx.Node, int | None] = {}
+        rows = {label.rows for n in node.all_input_nodes if isinstance(label := labels[n], Along)}
+        if len(rows) != 1:
+            raise MixesSamplesError
+        (self.rows,) = rows
 
     @property
     def out(self) -> torch.Tensor:
@@ -100,7 +107,7 @@ class Call:
         known = self.dim(node)
         if known is not None and known != dim and node not in self._early:
             raise MixesSamplesError
-        if self.needs.setdefault(node, dim) != dim or self.size(node, dim) % self.count:
+        if self.needs.setdefault(node, dim) != dim or self.size(node, dim) % (self.rows * self.count):
             raise MixesSamplesError
 
     def whole(self, node: Any) -> None:
@@ -121,6 +128,11 @@ class Call:
         if size % self.count:
             raise MixesSamplesError
         return size // self.count
+
+    def place(self, node: fx.Node) -> Along | None:
+        """How `node` is taken; None: whole."""
+        dim = self.needs.get(node)
+        return None if dim is None else Along(dim, self.rows)
 
     def ends(self) -> None:
         """Check that the rule has said of every argument with a batch how it is taken."""

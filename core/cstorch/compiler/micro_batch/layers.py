@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from cstorch.compiler.micro_batch.labels import SUM, Along, Call, Label, MixesSamplesError
-from cstorch.compiler.micro_batch.rules import elementwise, rule
+from cstorch.compiler.micro_batch.rules import elementwise, rule, with_rows
 
 _SUM_OF = 2
 """The number by which PyTorch's losses know reduction="sum"; that of "mean" is 1, of "none" 0."""
@@ -58,6 +58,7 @@ def _upsample_backward(call: Call) -> Any:
 # -- norms ---------------------------------------------------------------------------------------------------
 
 
+@with_rows
 @rule("native_layer_norm", "_fused_rms_norm")
 def _layer_norm(call: Call) -> tuple[Label, ...]:
     source, shape = call.args[:2]
@@ -70,6 +71,7 @@ def _layer_norm(call: Call) -> tuple[Label, ...]:
     return (Along(dim),) * len(call.node.meta["val"])
 
 
+@with_rows
 @rule("native_layer_norm_backward", "_fused_rms_norm_backward")
 def _layer_norm_backward(call: Call) -> tuple[Label, ...]:
     grad, source, shape = call.args[:3]
@@ -132,6 +134,7 @@ def _batch_norm_backward(call: Call) -> tuple[Label, ...]:
 # -- lookups, attention, recurrence --------------------------------------------------------------------------
 
 
+@with_rows
 @rule("embedding")
 def _embedding(call: Call) -> Label:
     weight, indices = call.args[:2]
@@ -143,6 +146,7 @@ def _embedding(call: Call) -> Label:
     return Along(dim)
 
 
+@with_rows
 @rule("embedding_dense_backward")
 def _embedding_backward(call: Call) -> Label:
     grad, indices, *_, by_frequency = call.args
@@ -222,6 +226,7 @@ def _recurrent_backward(call: Call) -> tuple[Label, ...]:
 # -- losses --------------------------------------------------------------------------------------------------
 
 
+@with_rows
 @rule("mse_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy", "soft_margin_loss")
 def _loss(call: Call) -> Label:
     reduction = call.args[{"binary_cross_entropy": 3}.get(_name(call), 2)] if len(call.args) > 2 else 1
@@ -237,6 +242,7 @@ def _loss(call: Call) -> Label:
     return SUM
 
 
+@with_rows
 @rule("mse_loss_backward", "smooth_l1_loss_backward", "huber_loss_backward", "binary_cross_entropy_backward",
       "soft_margin_loss_backward")  # fmt: skip
 def _loss_backward(call: Call) -> Label:
@@ -246,6 +252,7 @@ def _loss_backward(call: Call) -> Label:
     return elementwise(call)
 
 
+@with_rows
 @rule("nll_loss_forward", "nll_loss2d_forward")
 def _nll_loss(call: Call) -> tuple[Label, ...]:
     source, target, weight, reduction = call.args[:4]
@@ -257,6 +264,7 @@ def _nll_loss(call: Call) -> tuple[Label, ...]:
     return (Along(0) if reduction == 0 else SUM), SUM
 
 
+@with_rows
 @rule("nll_loss_backward", "nll_loss2d_backward")
 def _nll_loss_backward(call: Call) -> Label:
     grad, source, target, weight, reduction, _, total = call.args

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -33,7 +34,7 @@ class _Body:
             self.number = self._placeholder("number", torch.empty((), dtype=torch.int64))
         self.outer: dict[fx.Node, fx.Node] = {}  # placeholders for whole values of the graph around
         self._made: dict[fx.Node, fx.Node] = {}
-        self._parts: dict[tuple[fx.Node, int], fx.Node] = {}
+        self._parts: dict[tuple[fx.Node, Along], fx.Node] = {}
 
     def _placeholder(self, name: str, value: torch.Tensor) -> fx.Node:
         where = self.graph.inserting_before(None) if self._last is None else self.graph.inserting_after(self._last)
@@ -60,15 +61,15 @@ class _Body:
             self.outer[node] = self._placeholder(f"outer_{len(self.outer)}", node.meta["val"])
         return self.outer[node]
 
-    def part(self, node: fx.Node, dim: int) -> fx.Node:
+    def part(self, node: fx.Node, place: Along) -> fx.Node:
         """The part of a whole value that belongs to the micro-batch."""
-        if (node, dim) not in self._parts:
-            self._parts[node, dim] = self._part(node, dim)
-        return self._parts[node, dim]
+        if (node, place) not in self._parts:
+            self._parts[node, place] = self._part(node, place)
+        return self._parts[node, place]
 
-    def _part(self, node: fx.Node, dim: int) -> fx.Node:
-        shape = list(node.meta["val"].shape)
-        smaller = [size // self._count if i == dim else size for i, size in enumerate(shape)]
+    def _part(self, node: fx.Node, place: Along) -> fx.Node:
+        shape, dim = list(node.meta["val"].shape), place.dim
+        smaller = _smaller(shape, dim, self._count)
         if node.target in _FACTORIES:
             return self.add(node, node.target, (smaller, *node.args[1:]), node.kwargs)
         if node.target is aten.expand.default:
@@ -76,16 +77,15 @@ class _Body:
             own = dim - len(shape) + source.meta["val"].dim()
             if own < 0 or source.meta["val"].shape[own] == 1:
                 return self.add(node, node.target, (self.whole(source), smaller))
-        is_plain = node.op == "call_function" and torch.Tag.pointwise in getattr(node.target, "tags", ())
-        if is_plain and torch.Tag.nondeterministic_seeded not in node.target.tags and len(node.all_input_nodes) == 1:  # type: ignore[union-attr]
-            (source,) = node.all_input_nodes
-            if source.meta["val"].shape == node.meta["val"].shape:
-                args, kwargs = fx.map_arg((node.args, node.kwargs), lambda n: self.part(n, dim))
-                return self.add(node, node.target, args, kwargs)
-        split = [*shape[:dim], self._count, shape[dim] // self._count, *shape[dim + 1 :]]
-        rows = self.add(node, aten.view.default, (self.whole(node), split))
+        if _is_map(node):
+            args, kwargs = fx.map_arg((node.args, node.kwargs), lambda n: self.part(n, place))
+            return self.add(node, node.target, args, kwargs)
+        inner = shape[dim] // (place.rows * self._count)
+        split = [*shape[:dim], place.rows, self._count, inner, *shape[dim + 1 :]]
+        each = self.add(node, aten.view.default, (self.whole(node), split))
         index = self.add(node, aten.view.default, (self.number, [1]))
-        return self.add(node, aten.squeeze.dim, (self.add(node, aten.index_select.default, (rows, dim, index)), dim))
+        chosen = self.add(node, aten.index_select.default, (each, dim + 1, index))
+        return self.add(node, aten.view.default, (chosen, smaller))
 
     def value(self, node: fx.Node) -> fx.Node:
         """The value of `node`, along the batch or a sum over it, for the micro-batch."""
@@ -107,27 +107,27 @@ class _Body:
         if node.target is operator.getitem:
             return [node.args[0]]  # type: ignore[list-item]
         needs = self._of.plans[node].needs
-        return [n for n in node.all_input_nodes if self._is_inside(n, needs.get(n))]
+        return [n for n in node.all_input_nodes if self._is_inside(n, needs[n])]
 
-    def _is_inside(self, node: fx.Node, dim: int | None) -> bool:
+    def _is_inside(self, node: fx.Node, place: Along | None) -> bool:
         label = self._of.labels[node]
         if isinstance(label, Along):
-            return dim == label.dim
+            return place == label
         return isinstance(label, (Partial, tuple))
 
     def _emit(self, node: fx.Node) -> fx.Node:
         if node.op == "placeholder":
-            return self.part(node, 0)
+            return self.part(node, Along(0))
         if node.target is operator.getitem:
             source = self._made[node.args[0]]  # type: ignore[index]
             return self.add(node, operator.getitem, (source, node.args[1]))
         plan = self._of.plans[node]
 
         def taken(given: fx.Node) -> fx.Node:
-            dim = plan.needs.get(given)
-            if self._is_inside(given, dim):
+            place = plan.needs[given]
+            if self._is_inside(given, place):
                 return self._made[given]
-            return self.whole(given) if dim is None else self.part(given, dim)
+            return self.whole(given) if place is None else self.part(given, place)
 
         args, kwargs = fx.map_arg((tuple(plan.args), plan.kwargs), taken)
         return self.add(node, plan.target, args, kwargs)
@@ -212,15 +212,16 @@ class _Tiling:
 
     def _stacked(self, node: fx.Node) -> list[int]:
         """The shape of the rows of all micro-batches, by micro-batch."""
-        shape, dim = list(node.meta["val"].shape), self._of.labels[node].dim
-        shape[dim] //= self._of.count
-        return [self._of.count, *shape]
+        return [self._of.count, *_smaller(node.meta["val"].shape, self._of.labels[node].dim, self._of.count)]
 
     def _settled(self, node: fx.Node, got: fx.Node) -> fx.Node:
         like, label = node.meta["val"], self._of.labels[node]
         if isinstance(label, Along):
-            order = [*range(1, label.dim + 1), 0, *range(label.dim + 1, like.dim() + 1)]
-            return self._add(aten.reshape.default, self._add(aten.permute.default, got, order), list(like.shape))
+            smaller = _smaller(like.shape, label.dim, self._of.count)
+            split = [*smaller[: label.dim], label.rows, smaller[label.dim] // label.rows, *smaller[label.dim + 1 :]]
+            each = self._add(aten.view.default, got, [self._of.count, *split])
+            order = [*range(1, label.dim + 2), 0, *range(label.dim + 2, each.meta["val"].dim())]
+            return self._add(aten.reshape.default, self._add(aten.permute.default, each, order), list(like.shape))
         if label.is_mean:
             got = self._add(aten.div.Tensor, got, self._of.count)
         return got if got.meta["val"].dtype == like.dtype else self._add(aten._to_copy.default, got, dtype=like.dtype)
@@ -294,6 +295,19 @@ class _Tiling:
             less.meta["val"] = torch.empty((), dtype=torch.bool)
         graph.output(less)
         return graph
+
+
+def _smaller(shape: Sequence[int], dim: int, count: int) -> list[int]:
+    """The shape of a micro-batch's part of a value of `shape`."""
+    return [size // count if i == dim else size for i, size in enumerate(shape)]
+
+
+def _is_map(node: fx.Node) -> bool:
+    """Whether `node` computes every element from that at its place in one other value."""
+    tags = getattr(node.target, "tags", ())
+    sources = node.all_input_nodes
+    is_pointwise = torch.Tag.pointwise in tags and torch.Tag.nondeterministic_seeded not in tags
+    return is_pointwise and len(sources) == 1 and sources[0].meta["val"].shape == node.meta["val"].shape
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:

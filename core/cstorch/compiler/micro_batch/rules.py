@@ -29,6 +29,16 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
     return register
 
 
+WITH_ROWS: set[Rule] = set()
+"""Rules that are right for any `Along.rows`."""
+
+
+def with_rows(function: Rule) -> Rule:
+    """The decorator of rules that only say where the dimension of the batch goes, whatever lies within it."""
+    WITH_ROWS.add(function)
+    return function
+
+
 def rule_of(node: fx.Node) -> Rule:
     """The rule of the operator of `node`.
 
@@ -44,6 +54,7 @@ def rule_of(node: fx.Node) -> Rule:
     raise MixesSamplesError
 
 
+@with_rows
 @rule("_to_copy", "clone", "alias", "detach", "copy", "lift_fresh_copy", "native_dropout_backward")
 def elementwise(call: Call) -> Label:
     """Every element of the result comes from those at its place; smaller arguments are broadcast from the right."""
@@ -68,11 +79,13 @@ def same_place(call: Call, *mixed: int) -> Label:
     return Along(dim)
 
 
+@with_rows
 @rule("_softmax", "_log_softmax", "cumsum", "cumprod", "logcumsumexp", "glu")
 def _along_dim(call: Call) -> Label:
     return same_place(call, call.args[1])
 
 
+@with_rows
 @rule("_softmax_backward_data", "_log_softmax_backward_data", "glu_backward")
 def _along_dim_backward(call: Call) -> Label:
     return same_place(call, call.args[2])
@@ -126,11 +139,13 @@ def _reduction(call: Call, dims: Any, keeps: bool, over_batch: Label | None) -> 
     return over_batch
 
 
+@with_rows
 @rule("sum", "nansum")
 def _sum(call: Call) -> Label:
     return _reduction(call, call.arg(1), call.arg(2, False), SUM)
 
 
+@with_rows
 @rule("mean")
 def _mean(call: Call) -> Label:
     return _reduction(call, call.arg(1), call.arg(2, False), MEAN)
@@ -188,6 +203,7 @@ def _product(call: Call, left: fx.Node, right: fx.Node, stacked: int) -> Label:
     raise MixesSamplesError
 
 
+@with_rows
 @rule("mm", "mv", "bmm")
 def _mm(call: Call) -> Label:
     return _product(call, call.args[0], call.args[1], int(len(_shape(call.args[0])) == 3))
@@ -200,6 +216,7 @@ def _dot(call: Call) -> Label:
     return SUM
 
 
+@with_rows
 @rule("addmm", "addmv", "baddbmm")
 def _addmm(call: Call) -> Label:
     bias, left, right = call.args[:3]

@@ -9,7 +9,7 @@ import torch
 from torch import fx
 
 from cstorch.compiler.micro_batch.labels import Along, Call, Label, MixesSamplesError
-from cstorch.compiler.micro_batch.rules import rule
+from cstorch.compiler.micro_batch.rules import rule, with_rows
 
 
 def _source(call: Call) -> tuple[fx.Node, int, torch.Size]:
@@ -27,20 +27,23 @@ def _sized(call: Call, sizes: Any, dim: int) -> list[Any]:
     return [call.part(size) if i == dim and size != -1 else size for i, size in enumerate(sizes)]
 
 
+@with_rows
 @rule("view", "_unsafe_view", "reshape")
-def _view(call: Call) -> Label:
-    # The elements of a micro-batch follow one another within the rows before the batch: so they do in another shape
-    # with as many such rows, if what comes next can be divided.
+def view(call: Call) -> Label:
+    """The batch lies within the dimension before which the elements of fewer rows are than before the batch."""
     _, dim, before = _source(call)
-    after = call.out.shape
-    rows = math.prod(before[:dim])
-    for at, size in enumerate(after):
-        if math.prod(after[:at]) == rows and size != 1:
-            call.args[1] = _sized(call, after, at)
-            return Along(at)
+    rows = math.prod(before[:dim]) * call.rows
+    for at, size in enumerate(after := call.out.shape):
+        outside = math.prod(after[:at])
+        if rows % outside == 0 and outside * size > rows:
+            if size % (rows // outside * call.count):
+                break
+            call.target, call.args[1] = torch.ops.aten.reshape.default, _sized(call, after, at)
+            return Along(at, rows // outside)
     raise MixesSamplesError
 
 
+@with_rows
 @rule("expand")
 def _expand(call: Call) -> Label:
     _, dim, before = _source(call)
@@ -58,6 +61,7 @@ def _repeat(call: Call) -> Label:
     return Along(at)
 
 
+@with_rows
 @rule("permute", "transpose", "t", "movedim", "numpy_T")
 def _permuted(call: Call) -> Label:
     _, dim, before = _source(call)
@@ -66,12 +70,14 @@ def _permuted(call: Call) -> Label:
     return Along(list(target(probe, *call.args[1:]).shape).index(dim + 2))
 
 
+@with_rows
 @rule("unsqueeze")
 def _unsqueeze(call: Call) -> Label:
     _, dim, _ = _source(call)
     return Along(dim + (call.args[1] % call.out.dim() <= dim))
 
 
+@with_rows
 @rule("squeeze")
 def _squeeze(call: Call) -> Label:
     _, dim, before = _source(call)
@@ -85,6 +91,7 @@ def _squeeze(call: Call) -> Label:
     return Along(at)
 
 
+@with_rows
 @rule("select")
 def _select(call: Call) -> Label:
     _, dim, before = _source(call)
@@ -94,6 +101,7 @@ def _select(call: Call) -> Label:
     return Along(dim - (chosen < dim))
 
 
+@with_rows
 @rule("slice")
 def _slice(call: Call) -> Label:
     source, dim, before = _source(call)
@@ -120,6 +128,7 @@ def _index_select(call: Call) -> Label:
     return Along(dim)
 
 
+@with_rows
 @rule("slice_backward", "select_backward")
 def _slice_backward(call: Call) -> Label:
     grad, sizes, at = call.args[:3]
@@ -153,6 +162,7 @@ def _scattered(call: Call) -> Label:
     return Along(dim)
 
 
+@with_rows
 @rule("split", "split_with_sizes", "unbind", "chunk")
 def _split(call: Call) -> tuple[Label, ...]:
     _, dim, before = _source(call)
@@ -163,6 +173,7 @@ def _split(call: Call) -> tuple[Label, ...]:
     return (Along(dim - (is_unbind and at < dim)),) * len(call.node.meta["val"])
 
 
+@with_rows
 @rule("cat", "stack")
 def _cat(call: Call) -> Label:
     parts = [node for node in call.args[0] if node.meta["val"].shape != (0,)]
