@@ -55,8 +55,7 @@ def aot_compile(
     from torch._inductor.exc import InductorError
 
     if graph.graph.find_nodes(op="call_function", target=torch.ops.higher_order.while_loop):
-        example = _fakes(example)
-
+        example = _fakes(graph, example)
     try:
         with _rewriting(epilogue, is_lean=True):
             path = inductor.aot_compile(graph, tuple(example), options=options)
@@ -68,13 +67,19 @@ def aot_compile(
     return path
 
 
-def _fakes(example: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Fake tensors for inputs, of fixed shapes but in a mode that knows symbolic ones, which loops ask for."""
+def _fakes(graph: fx.GraphModule, example: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Fake inputs for a graph with loops, of fixed shapes but in a mode that knows symbolic ones, as loops ask for."""
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
     mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv())
-    return [mode.from_tensor(tensor, static_shapes=True) for tensor in example]
+    fakes: list[torch.Tensor] = [mode.from_tensor(tensor, static_shapes=True) for tensor in example]
+    for module in graph.modules():
+        for node in module.graph.nodes if isinstance(module, fx.GraphModule) else ():
+            node.meta.pop("val", None)  # of another mode
+    for node, fake in zip(graph.graph.find_nodes(op="placeholder"), fakes, strict=True):
+        node.meta["val"] = fake
+    return fakes
 
 
 def check_descriptions(folder: Path) -> None:

@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from cstorch._torch_private.serialization import storage_id
 from cstorch.compiler.loops import LOOP
 from cstorch.compiler.micro_batch.analysis import SAME, Analysis
-from cstorch.compiler.micro_batch.labels import LATER, WHOLE, Along, Partial
+from cstorch.compiler.micro_batch.labels import LATER, WHOLE, Along, Partial, values_of
 
 aten = torch.ops.aten
 
@@ -32,7 +33,8 @@ class _Body:
         self._last: fx.Node | None = None
         with mode:
             self.number = self._placeholder("number", torch.empty((), dtype=torch.int64))
-        self.outer: dict[fx.Node, fx.Node] = {}  # placeholders for whole values of the graph around
+        self.outer: list[fx.Node] = []  # whole values of the graph around that come in
+        self._wholes: dict[fx.Node, fx.Node] = {}
         self._made: dict[fx.Node, fx.Node] = {}
         self._parts: dict[tuple[fx.Node, Along], fx.Node] = {}
 
@@ -57,9 +59,14 @@ class _Body:
 
     def whole(self, node: fx.Node) -> fx.Node:
         """The whole value of `node`, from outside."""
-        if node not in self.outer:
-            self.outer[node] = self._placeholder(f"outer_{len(self.outer)}", node.meta["val"])
-        return self.outer[node]
+        if node not in self._wholes:
+            if _is_view(node):  # no two inputs of a loop may share memory
+                args, kwargs = fx.map_arg((node.args, node.kwargs), self.whole)
+                self._wholes[node] = self.add(node, node.target, args, kwargs)
+            else:
+                self.outer.append(node)
+                self._wholes[node] = self._placeholder(f"outer_{len(self.outer)}", node.meta["val"])
+        return self._wholes[node]
 
     def part(self, node: fx.Node, place: Along) -> fx.Node:
         """The part of a whole value that belongs to the micro-batch."""
@@ -308,6 +315,16 @@ def _is_map(node: fx.Node) -> bool:
     sources = node.all_input_nodes
     is_pointwise = torch.Tag.pointwise in tags and torch.Tag.nondeterministic_seeded not in tags
     return is_pointwise and len(sources) == 1 and sources[0].meta["val"].shape == node.meta["val"].shape
+
+
+def _is_view(node: fx.Node) -> bool:
+    """Whether what `node` makes lies in the memory of its first argument."""
+    if node.op != "call_function":
+        return False
+    if node.target is operator.getitem:
+        return _is_view(node.args[0])  # type: ignore[arg-type]
+    memory = {storage_id(value) for source in node.all_input_nodes for value in values_of(source)}
+    return any(storage_id(value) in memory for value in values_of(node))
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:
