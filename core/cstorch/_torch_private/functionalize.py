@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import torch
@@ -45,4 +46,20 @@ def functional(graph: fx.GraphModule) -> fx.GraphModule:
     ):
         node.meta["val"] = before.meta["val"]
     made.graph.eliminate_dead_code()
+    _show_views(made, like)
     return made
+
+
+def _show_views(graph: fx.GraphModule, like: list[Any]) -> None:
+    """Work out the fake tensors again, so that views share the memory of what they are views of."""
+
+    class Show(fx.Interpreter):
+        def run_node(self, n: fx.Node) -> Any:
+            value = super().run_node(n)
+            if n.op not in ("placeholder", "output"):
+                n.meta["val"] = value
+            return value
+
+    modes = [value.fake_mode for value in like]
+    with modes[0] if modes else contextlib.nullcontext(), torch.no_grad():
+        Show(graph).run(*like)
