@@ -251,6 +251,9 @@ class _Tiling:
         for node in self._of.graph.nodes:
             if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()) and self._of.labels[node] == WHOLE:
                 self._early(node)
+                for result in node.users:  # at once, so that what nobody asks for goes
+                    if result.target is operator.getitem:
+                        self._early(result)
 
     def _early(self, node: fx.Node) -> fx.Node:
         """A node that does not depend on the loop, with all that it is computed from."""

@@ -61,6 +61,15 @@ class _Writer:
         shape = list(like.shape if shape is None else shape)
         return self(aten.full.default, shape, value, dtype=like.dtype, device=torch.device("cpu"))
 
+    def shape_of(self, like: torch.Tensor) -> fx.Node:
+        """A tensor of the shape, strides and dtype of `like`, whose values do not matter."""
+        if like.is_contiguous():  # without memory of its own
+            return self(aten.expand.default, self.full(like, 0, []), list(like.shape))
+        return self(
+            aten.empty_strided.default, list(like.shape), list(like.stride()), dtype=like.dtype,
+            device=torch.device("cpu"),
+        )  # fmt: skip
+
 
 def say_plainly(graph: fx.Graph) -> None:
     """Rewrite `graph`, which is functional and whose nodes have their fake tensors in `meta["val"]`."""
@@ -71,7 +80,7 @@ def say_plainly(graph: fx.Graph) -> None:
         if name in _FILLS or name in _VALUED_FILLS:
             _fill(node, _FILLS[name] if name in _FILLS else node.args[_VALUED_FILLS[name]])
         elif name in _DRAWS or node.target is aten.bernoulli.p:
-            node.update_arg(0, _Writer(node).full(node.args[0].meta["val"], 0))
+            node.update_arg(0, _Writer(node).shape_of(node.args[0].meta["val"]))
         elif name == "native_dropout" and node.args[2] is not False:
             _drop(node)
         elif name in _LOSSES:
@@ -95,7 +104,7 @@ def _fill(node: fx.Node, value: Any) -> None:
 def _drop(node: fx.Node) -> None:
     write, (source, probability) = _Writer(node), node.args[:2]
     value: Any = source.meta["val"]  # type: ignore[union-attr]
-    drawn = write(aten.native_dropout.default, write.full(value, 1), probability, True)
+    drawn = write(aten.native_dropout.default, write.shape_of(value), probability, True)
     mask = write(operator.getitem, drawn, 1)
     scale = 0.0 if probability == 1 else 1 / (1 - probability)  # type: ignore[operator]
     kept = write(aten.mul.Tensor, write(aten.mul.Tensor, source, mask), scale)
