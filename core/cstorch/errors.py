@@ -36,7 +36,7 @@ class MemoryLimitError(BackendError):
 
 
 class MicroBatchError(BackendError):
-    """A program cannot be run in micro-batches of the size that `backends.csx.performance.micro_batch_size` asks for."""
+    """A program cannot run in micro-batches of the size that `backends.csx.performance.micro_batch_size` asks for."""
 
 
 class NotExecutedError(BackendError):

@@ -34,7 +34,7 @@ def loops_of(graph: fx.GraphModule) -> list[Loop]:
 
 def loop_of(graph: fx.GraphModule, node: fx.Node) -> Loop:
     """The loop that `node` of `graph` runs."""
-    goes_on, turn = (getattr(graph, arg.target) for arg in node.args[:2])  # type: ignore[union-attr]
+    goes_on, turn = (getattr(graph, str(arg.target)) for arg in node.args[:2] if isinstance(arg, fx.Node))
     (condition,) = goes_on.graph.find_nodes(op="call_function", target=torch.ops.aten.lt.Scalar)
     return Loop(node, turn, condition.args[1])
 

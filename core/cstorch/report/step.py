@@ -116,7 +116,7 @@ class StepReport:
             kinds.setdefault(kind, Share()).add(flops, made)
             lines.setdefault(node.meta.get("line", "an unknown line"), Share()).add(flops, made)
             if kind == "collectives":
-                collectives[name] += _size(node.args[0].meta["val"])
+                collectives[name] += _size(node.all_input_nodes[0].meta["val"])
         results = _results(graph)
         return cls(
             step=program.name,

@@ -76,8 +76,9 @@ class Analysis:
 
     def _label(self, node: fx.Node) -> Any:
         if node.target is operator.getitem:
-            given = self.labels[node.args[0]]  # type: ignore[index]
-            return given[node.args[1]] if isinstance(given, tuple) else given
+            source, index = node.args
+            given = self.labels[source]  # type: ignore[index]
+            return given[index] if isinstance(given, tuple) else given  # type: ignore[index]
         labels = [self.labels[source] for source in node.all_input_nodes]
         if all(label == WHOLE for label in labels):
             return WHOLE
@@ -129,6 +130,7 @@ class Analysis:
     def _obstacle(self) -> fx.Node | None:
         """The first operator that needs all samples at once, on the way to what the program keeps."""
         kept = self._kept()
+        node: fx.Node
         for node in self.graph.nodes:
             if node.op != "call_function" or self.labels[node] != LATER or node not in kept:
                 continue

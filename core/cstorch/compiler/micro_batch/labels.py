@@ -16,7 +16,7 @@ class Along:
 
     Attributes:
         dim: The dimension.
-        rows: So many times is it so within the dimension: 5 where 5 time steps of all samples have become one dimension.
+        rows: So many times is it so within the dimension: 5 where 5 time steps of all samples have become one.
     """
 
     dim: int
@@ -63,8 +63,8 @@ class Call:
         count: So many micro-batches make a batch.
 
     Attributes:
-        target, args, kwargs: The operator for a micro-batch, and its arguments; a rule puts other numbers in where those
-            of the whole batch are.
+        target, args, kwargs: The operator for a micro-batch, and its arguments; a rule puts other numbers in where
+            those of the whole batch are.
         needs: The dimension along which each node among the arguments is taken in micro-batches; None: whole.
         rows: `Along.rows` of the arguments, and of the results unless the rule says otherwise.
     """
@@ -94,6 +94,20 @@ class Call:
     def arg(self, position: int, default: Any = None) -> Any:
         """An argument by position."""
         return self.args[position] if position < len(self.args) else default
+
+    @property
+    def name(self) -> str:
+        """The operator's name."""
+        return str(self.node.target.overloadpacket.__name__)  # type: ignore[union-attr]
+
+    def named(self, name: str) -> Any:
+        """An argument by the name that the operator gives it; its default where it is left out, or None."""
+        if name in self.kwargs:
+            return self.kwargs[name]
+        for position, argument in enumerate(self.node.target._schema.arguments):  # type: ignore[union-attr]
+            if argument.name == name:
+                return self.arg(position, argument.default_value)
+        return None
 
     def dim(self, node: Any) -> int | None:
         """The dimension of the batch in an argument; None where it has none."""

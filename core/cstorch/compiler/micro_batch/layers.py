@@ -78,7 +78,7 @@ def _layer_norm_backward(call: Call) -> tuple[Label, ...]:
     dim = call.dim(grad) if call.dim(grad) is not None else call.dim(source)
     if dim is None or dim >= source.meta["val"].dim() - len(shape):
         raise MixesSamplesError
-    is_layer = "layer" in call.node.target.overloadpacket.__name__  # type: ignore[union-attr]
+    is_layer = "layer" in call.name
     for node in (grad, source, *call.args[3 : 5 if is_layer else 4]):
         call.need(node, dim)
     for node in call.args[5:7] if is_layer else call.args[4:5]:
@@ -108,7 +108,7 @@ def _group_norm_backward(call: Call) -> tuple[Label, ...]:
 @rule("native_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_no_training")
 def _batch_norm(call: Call) -> tuple[Label, ...]:
     source, *parameters = call.args[:5]
-    is_legit = "no_training" in call.node.target.overloadpacket.__name__  # type: ignore[union-attr]
+    is_legit = "no_training" in call.name
     if not is_legit and call.args[5]:  # the statistics are those of all samples
         raise MixesSamplesError
     call.need(source, 0)
@@ -229,9 +229,10 @@ def _recurrent_backward(call: Call) -> tuple[Label, ...]:
 @with_rows
 @rule("mse_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy", "soft_margin_loss")
 def _loss(call: Call) -> Label:
-    reduction = call.args[{"binary_cross_entropy": 3}.get(_name(call), 2)] if len(call.args) > 2 else 1
+    reduction = call.named("reduction")
     if reduction == 0:
-        return elementwise(call)
+        label: Label = elementwise(call)
+        return label
     dims = {call.dim(node) for node in call.tensors} - {None}
     if reduction != _SUM_OF or len({node.meta["val"].shape for node in call.tensors}) != 1 or len(dims) != 1:
         raise MixesSamplesError
@@ -246,10 +247,10 @@ def _loss(call: Call) -> Label:
 @rule("mse_loss_backward", "smooth_l1_loss_backward", "huber_loss_backward", "binary_cross_entropy_backward",
       "soft_margin_loss_backward")  # fmt: skip
 def _loss_backward(call: Call) -> Label:
-    reduction = call.args[{"binary_cross_entropy_backward": 4}.get(_name(call), 3)]
-    if reduction == 1:  # it would divide by the elements of a micro-batch
+    if call.named("reduction") == 1:  # it would divide by the elements of a micro-batch
         raise MixesSamplesError
-    return elementwise(call)
+    label: Label = elementwise(call)
+    return label
 
 
 @with_rows
@@ -279,7 +280,3 @@ def _nll_loss_backward(call: Call) -> Label:
     call.whole(weight)
     call.whole(total)
     return Along(0)
-
-
-def _name(call: Call) -> str:
-    return str(call.node.target.overloadpacket.__name__)  # type: ignore[union-attr]

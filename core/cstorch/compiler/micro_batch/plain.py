@@ -146,8 +146,7 @@ def _count_targets(node: fx.Node) -> None:
     name: Any = node.target
     both = write(name, source, target, weight, _SUM, ignored)
     loss = write(aten.div.Tensor, write(operator.getitem, both, 0), total)
-    (before,) = [user for user in node.users if user.args[1] == 1] or [None]
-    if before is not None:
+    for before in [user for user in node.users if user.args[1] == 1]:
         for user in list(before.users):
             _sum_gradient(user, before, total)
     for user in list(node.users):
@@ -163,5 +162,3 @@ def _sum_gradient(node: fx.Node, count: fx.Node, total: fx.Node) -> None:
         small = write(aten.div.Tensor, grad, total)
         name: Any = node.target
         _replace(node, write(name, small, source, target, weight, _SUM, ignored, total))
-
-

@@ -58,10 +58,10 @@ def rule_of(node: fx.Node) -> Rule:
 @rule("_to_copy", "clone", "alias", "detach", "copy", "lift_fresh_copy", "native_dropout_backward")
 def elementwise(call: Call) -> Label:
     """Every element of the result comes from those at its place; smaller arguments are broadcast from the right."""
-    dims = {call.dim(node) + call.out.dim() - len(_shape(node)) for node in call.tensors if call.dim(node) is not None}  # type: ignore[operator]
-    if len(dims) != 1:
+    dims = {own + call.out.dim() - len(_shape(node)) for node in call.tensors if (own := call.dim(node)) is not None}
+    dim, *others = dims
+    if others:
         raise MixesSamplesError
-    (dim,) = dims
     for node in call.tensors:
         own = dim - call.out.dim() + len(_shape(node))
         if own >= 0 and _shape(node)[own] != 1:
@@ -71,8 +71,8 @@ def elementwise(call: Call) -> Label:
 
 def same_place(call: Call, *mixed: int) -> Label:
     """The result and all arguments have one shape but for the `mixed` dimensions, along which samples may not lie."""
-    (dim,) = {call.dim(node) for node in call.tensors} - {None}
-    if dim in {d % max(call.out.dim(), 1) for d in mixed}:
+    (dim, *others) = {d for node in call.tensors if (d := call.dim(node)) is not None}
+    if others or dim in {d % max(call.out.dim(), 1) for d in mixed}:
         raise MixesSamplesError
     for node in call.tensors:
         call.need(node, dim)
@@ -108,73 +108,59 @@ def _triangle(call: Call) -> Label:
 
 @rule("sort", "topk")
 def _sorted(call: Call) -> tuple[Label, Label]:
-    is_topk = call.node.target.overloadpacket.__name__ == "topk"  # type: ignore[union-attr]
-    _, dim = _reduced(call, call.kwargs.get("dim", call.arg(2 if is_topk else 1, -1)))
-    if dim is None:
-        raise MixesSamplesError
-    return Along(dim), Along(dim)
+    label = _reduction(call, None, keeps=True)
+    return label, label
 
 
 # -- reductions ----------------------------------------------------------------------------------------------
 
 
-def _reduced(call: Call, dims: Any) -> tuple[set[int], int | None]:
-    """The dimensions that are reduced, and that of the batch where it is not among them."""
-    source = call.args[0]
-    rank = max(len(_shape(source)), 1)
-    every = dims is None or (isinstance(dims, (list, tuple)) and not dims)
-    reduced = set(range(rank)) if every else {d % rank for d in ([dims] if isinstance(dims, int) else dims)}
-    dim = call.dim(source)
-    assert dim is not None
-    call.need(source, dim)
-    return reduced, None if dim in reduced else dim
+def _reduction(call: Call, over_batch: Label | None, keeps: bool | None = None) -> Label:
+    """Of the first argument, over the dimensions `dim`.
 
-
-def _reduction(call: Call, dims: Any, keeps: bool, over_batch: Label | None) -> Label:
-    reduced, dim = _reduced(call, dims)
-    if dim is not None:
-        return Along(dim if keeps else dim - sum(d < dim for d in reduced))
-    if over_batch is None:
+    Args:
+        call: The call.
+        over_batch: The label where the batch is among them; None: that mixes samples.
+        keeps: Whether the dimensions stay; by default the argument `keepdim` says so.
+    """
+    source, dims = call.args[0], call.named("dim")
+    rank, dim = max(len(_shape(source)), 1), call.dim(source)
+    if dim is None:
         raise MixesSamplesError
-    return over_batch
+    call.need(source, dim)
+    every = dims is None or dims == []
+    reduced = set(range(rank)) if every else {d % rank for d in ([dims] if isinstance(dims, int) else dims)}
+    if dim in reduced:
+        if over_batch is None:
+            raise MixesSamplesError
+        return over_batch
+    is_kept = call.named("keepdim") if keeps is None else keeps
+    return Along(dim if is_kept else dim - sum(d < dim for d in reduced))
 
 
 @with_rows
-@rule("sum", "nansum")
+@rule("sum", "nansum", "count_nonzero")
 def _sum(call: Call) -> Label:
-    return _reduction(call, call.arg(1), call.arg(2, False), SUM)
+    return _reduction(call, SUM)
 
 
 @with_rows
 @rule("mean")
 def _mean(call: Call) -> Label:
-    return _reduction(call, call.arg(1), call.arg(2, False), MEAN)
+    return _reduction(call, MEAN)
 
 
-@rule("count_nonzero")
-def _count(call: Call) -> Label:
-    return _reduction(call, call.arg(1), False, SUM)
-
-
-@rule("amax", "amin", "any", "all", "argmax", "argmin", "logsumexp", "var", "std", "prod")
+@rule("amax", "amin", "any", "all", "argmax", "argmin", "logsumexp", "var", "std", "prod", "linalg_vector_norm", "norm")
 def _other_reduction(call: Call) -> Label:
-    keeps = call.arg(2, False) if "correction" not in call.kwargs else call.kwargs.get("keepdim", False)
-    return _reduction(call, call.arg(1), keeps, None)
+    return _reduction(call, None)
 
 
-@rule("max", "min", "median", "var_mean", "std_mean", "aminmax")
+@rule("max", "min", "median", "var_mean", "std_mean", "aminmax", "mode", "kthvalue")
 def _pair(call: Call) -> Any:
-    name = call.node.target.overloadpacket.__name__  # type: ignore[union-attr]
-    if name in ("max", "min") and isinstance(call.arg(1), fx.Node):
+    if call.name in ("max", "min") and isinstance(call.arg(1), fx.Node):
         return elementwise(call)
-    keeps = call.kwargs.get("keepdim", call.arg(2, False))
-    label = _reduction(call, call.kwargs.get("dim", call.arg(1)), keeps, None)
+    label = _reduction(call, None)
     return label if isinstance(call.node.meta["val"], torch.Tensor) else (label, label)
-
-
-@rule("linalg_vector_norm", "norm")
-def _norm(call: Call) -> Label:
-    return _reduction(call, call.arg(2), call.arg(3, False), None)
 
 
 # -- matrix products -----------------------------------------------------------------------------------------

@@ -131,8 +131,8 @@ def _index_select(call: Call) -> Label:
 @with_rows
 @rule("slice_backward", "select_backward")
 def _slice_backward(call: Call) -> Label:
-    grad, sizes, at = call.args[:3]
-    is_select = "select" in call.node.target.overloadpacket.__name__  # type: ignore[union-attr]
+    _, sizes, at = call.args[:3]
+    is_select = call.name.startswith("select")
     at %= len(sizes)
     dim = _source(call)[1]
     if is_select:
@@ -146,7 +146,7 @@ def _slice_backward(call: Call) -> Label:
 @rule("slice_scatter", "select_scatter")
 def _scattered(call: Call) -> Label:
     base, source = call.args[:2]
-    is_select = "select" in call.node.target.overloadpacket.__name__  # type: ignore[union-attr]
+    is_select = call.name.startswith("select")
     rank = call.out.dim()
     at = call.arg(2, 0) % rank
     dims = {call.dim(base)} - {None}
@@ -166,7 +166,7 @@ def _scattered(call: Call) -> Label:
 @rule("split", "split_with_sizes", "unbind", "chunk")
 def _split(call: Call) -> tuple[Label, ...]:
     _, dim, before = _source(call)
-    is_unbind = call.node.target.overloadpacket.__name__ == "unbind"  # type: ignore[union-attr]
+    is_unbind = call.name == "unbind"
     at = call.arg(1 if is_unbind else 2, 0) % len(before)
     if at == dim:
         raise MixesSamplesError
@@ -177,7 +177,7 @@ def _split(call: Call) -> tuple[Label, ...]:
 @rule("cat", "stack")
 def _cat(call: Call) -> Label:
     parts = [node for node in call.args[0] if node.meta["val"].shape != (0,)]
-    is_stack = call.node.target.overloadpacket.__name__ == "stack"  # type: ignore[union-attr]
+    is_stack = call.name == "stack"
     at = call.arg(1, 0) % call.out.dim()
     dims = {call.dim(node) for node in parts} - {None}
     if len(dims) != 1 or (not is_stack and at in dims):
@@ -230,7 +230,7 @@ def _index(call: Call) -> Label:
         for node in chosen:
             call.whole(node)
         return Along(dim if dim < first else dim - len(given) + width)
-    dims = {call.dim(n) + width - n.meta["val"].dim() for n in chosen if call.dim(n) is not None}  # type: ignore[operator]
+    dims = {own + width - n.meta["val"].dim() for n in chosen if (own := call.dim(n)) is not None}
     if dim is not None or len(dims) != 1:
         raise MixesSamplesError
     (at,) = dims

@@ -80,7 +80,8 @@ def _rows(value: torch.Tensor) -> int:
 
 
 def _words(name: str, size: int, analysis: Analysis, node: fx.Node) -> str:
-    shapes = [tuple(source.meta["val"].shape) for source in node.all_input_nodes if hasattr(source.meta["val"], "shape")]
+    values = [source.meta["val"] for source in node.all_input_nodes]
+    shapes = [tuple(value.shape) for value in values if isinstance(value, torch.Tensor)]
     why = (
         "needs a result over the whole batch before the last sample is there"
         if analysis.needs_all(node)
