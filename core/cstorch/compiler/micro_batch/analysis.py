@@ -13,6 +13,7 @@ from torch.utils import _pytree as pytree
 import cstorch.compiler.micro_batch.layers  # noqa: F401  its rules
 from cstorch._torch_private.tracing import mutated_arguments
 from cstorch.compiler.micro_batch.labels import LATER, WHOLE, Along, Call, Later, MixesSamplesError, Partial
+from cstorch.compiler.micro_batch.plain import OF_TARGETS
 from cstorch.compiler.micro_batch.rules import WITH_ROWS, rule_of
 from cstorch.compiler.micro_batch.shapes import view
 
@@ -42,21 +43,26 @@ class Analysis:
         graph: A functional graph that `say_plainly` has been through.
         leaves: The placeholders that are a batch along their first dimension.
         state: The placeholders that are state.
+        gradients: The outputs that are gradients to be kept.
         count: So many micro-batches make a batch.
 
     Attributes:
         labels: Of each node, a label; of a node with several results, a tuple of them.
         plans: How each operator within the micro-batches is run.
-        early: The nodes that are computed from the batch alone, without state and random numbers.
+        early: The nodes that are computed from the batch alone, without state and random numbers; of the weights of
+            classes, those of the targets too.
         obstacle: The first operator that keeps the graph from being run in micro-batches; None when all is well.
     """
 
-    def __init__(self, graph: fx.Graph, leaves: list[fx.Node], state: list[fx.Node], count: int) -> None:
+    def __init__(
+        self, graph: fx.Graph, leaves: list[fx.Node], state: list[fx.Node], gradients: list[int], count: int
+    ) -> None:
+        self._gradients = gradients
         self.graph, self.count = graph, count
         self.labels: dict[fx.Node, Any] = {}
         self.plans: dict[fx.Node, Plan] = {}
         self._state = set(state)
-        self.early = self._early()
+        self.early = self._early(leaves)
         for node in graph.nodes:
             if node.op == "call_function":
                 self.labels[node] = self._label(node)
@@ -64,13 +70,21 @@ class Analysis:
                 self.labels[node] = Along(0) if node in leaves else WHOLE
         self.obstacle = self._obstacle()
 
-    def _early(self) -> set[fx.Node]:
+    def _early(self, leaves: list[fx.Node]) -> set[fx.Node]:
         found: set[fx.Node] = set()
+        apart: set[fx.Node] = set()  # from the batch
         for node in self.graph.nodes:
-            if node.op == "output" or node in self._state:
+            if node.op == "output":
                 continue
             is_draw = torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
-            if not is_draw and all(source in found for source in node.all_input_nodes):
+            if node not in leaves and all(source in apart for source in node.all_input_nodes):
+                apart.add(node)
+            given = apart if OF_TARGETS in node.meta else set()
+            if (
+                node not in self._state
+                and not is_draw
+                and all(source in found or source in given for source in node.all_input_nodes)
+            ):
                 found.add(node)
         return found
 
@@ -141,8 +155,9 @@ class Analysis:
         return None
 
     def _kept(self) -> set[fx.Node]:
-        """The nodes on which the state that the program leaves depends."""
-        kept: set[fx.Node] = set()
+        """The nodes on which the state and the gradients that the program leaves depend."""
+        (outputs,) = self.graph.output_node().args
+        kept: set[fx.Node] = {outputs[index] for index in self._gradients}  # type: ignore[index, misc]
         for node in reversed(self.graph.nodes):
             if node.op != "call_function":
                 continue
@@ -156,6 +171,12 @@ class Analysis:
             mutated_arguments(node.target, node.args, node.kwargs)
         )
 
-    def needs_all(self, node: fx.Node) -> bool:
-        """Whether `node` needs a result over all micro-batches, rather than mixing samples itself."""
-        return any(isinstance(self.labels[source], (Later, Partial)) for source in node.all_input_nodes)
+    def why(self, node: fx.Node) -> str:
+        """Why `node` needs all samples at once, in words."""
+        if any(isinstance(self.labels[source], (Later, Partial)) for source in node.all_input_nodes):
+            return "needs a result over the whole batch before the last sample is there"
+        try:
+            rule_of(node)
+        except MixesSamplesError:
+            return "is not known to keep the samples of a batch apart"
+        return "takes the samples of the whole batch together"

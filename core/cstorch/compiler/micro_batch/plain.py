@@ -29,6 +29,9 @@ _DRAWS = frozenset({
 """Random numbers that depend on the shape of their first argument, not on its values."""
 
 _MEAN, _SUM = 1, 2
+
+OF_TARGETS = "of_targets"
+"""In the `meta` of nodes that weigh targets: they are computed for the whole batch at once, from weights too."""
 _LOSSES = {
     name: (position, source)
     for kind, at in (("mse", 2), ("smooth_l1", 2), ("huber", 2), ("soft_margin", 2), ("binary_cross_entropy", 3))
@@ -43,8 +46,8 @@ _LOSSES = {
 class _Writer:
     """Adds nodes before `node`, as from the same line of the user's program."""
 
-    def __init__(self, node: fx.Node) -> None:
-        self._node = node
+    def __init__(self, node: fx.Node, **meta: Any) -> None:
+        self._node, self._meta = node, {**node.meta, **meta}
         self._mode = next(value.fake_mode for value in values_of(node))  # type: ignore[attr-defined]
 
     def __call__(self, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
@@ -53,7 +56,7 @@ class _Writer:
             made = graph.call_function(target, args, kwargs)
         given, named = fx.map_arg((args, kwargs), lambda n: n.meta["val"])
         with self._mode, torch.no_grad():
-            made.meta.update(self._node.meta, val=target(*given, **named))
+            made.meta.update(self._meta, val=target(*given, **named))
         return made
 
     def full(self, like: torch.Tensor, value: Any, shape: Any = None) -> fx.Node:
@@ -87,6 +90,8 @@ def say_plainly(graph: fx.Graph) -> None:
             _sum_loss(node, *_LOSSES[name])
         elif name in ("nll_loss_forward", "nll_loss2d_forward") and node.args[3] == _MEAN:
             _count_targets(node)
+        elif name in ("nll_loss_backward", "nll_loss2d_backward") and node.args[4] != _MEAN:
+            node.update_arg(6, _Writer(node).full(node.args[6].meta["val"], 1))  # it is not looked at
     graph.eliminate_dead_code()
 
 
@@ -131,7 +136,7 @@ def _sum_loss(node: fx.Node, position: int, source: int) -> None:
 
 def _count_targets(node: fx.Node) -> None:
     """The mean loss is the sum divided by the weight of all targets that count, which the targets alone say."""
-    write = _Writer(node)
+    write = _Writer(node, **{OF_TARGETS: True})
     source, target, weight, _, ignored = node.args
     dtype = source.meta["val"].dtype  # type: ignore[union-attr]
     counts = write(aten.ne.Scalar, target, ignored)
@@ -139,10 +144,12 @@ def _count_targets(node: fx.Node) -> None:
     if weight is not None:
         shape = list(target.meta["val"].shape)  # type: ignore[union-attr]
         nothing = write(aten.full.default, [], 0, dtype=torch.int64, device=torch.device("cpu"))
-        flat = write(aten.reshape.default, write(aten.where.self, counts, target, nothing), [math.prod(shape)])
-        each = write(aten.view.default, write(aten.index_select.default, weight, 0, flat), shape)
-        weights = write(aten.mul.Tensor, each, weights)
+        known = write(aten.where.self, counts, target, nothing)
+        flat = write(aten.reshape.default, known, [math.prod(shape)])
+        each = write(aten.index_select.default, weight, 0, flat)
+        weights = write(aten.mul.Tensor, write(aten.view.default, each, shape), weights)
     total = write(aten.sum.default, weights)
+    write = _Writer(node)
     name: Any = node.target
     both = write(name, source, target, weight, _SUM, ignored)
     loss = write(aten.div.Tensor, write(operator.getitem, both, 0), total)

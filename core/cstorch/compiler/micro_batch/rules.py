@@ -46,8 +46,7 @@ def rule_of(node: fx.Node) -> Rule:
         MixesSamplesError: there is none.
     """
     target: Any = node.target
-    name = target.overloadpacket.__name__
-    if name in RULES:
+    if (name := target.overloadpacket.__name__) in RULES:
         return RULES[name]
     if torch.Tag.pointwise in target.tags and torch.Tag.nondeterministic_seeded not in target.tags:
         return elementwise
@@ -80,7 +79,7 @@ def same_place(call: Call, *mixed: int) -> Label:
 
 
 @with_rows
-@rule("_softmax", "_log_softmax", "cumsum", "cumprod", "logcumsumexp", "glu")
+@rule("_softmax", "_log_softmax", "_safe_softmax", "cumsum", "cumprod", "logcumsumexp", "glu")
 def _along_dim(call: Call) -> Label:
     return same_place(call, call.args[1])
 

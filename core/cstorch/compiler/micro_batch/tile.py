@@ -67,7 +67,8 @@ class Tiles:
         places = list(self._graph.graph.find_nodes(op="placeholder"))
         leaves = [places[i] for i in self._leaves if (rows := _rows(places[i].meta["val"])) and rows % self.batch == 0]
         state = places[: len(self._program.state)]
-        analysis = Analysis(self._graph.graph, leaves, state, self.batch // size)
+        gradients = [index for _, index in self._program.gradients.kept]
+        analysis = Analysis(self._graph.graph, leaves, state, gradients, self.batch // size)
         if analysis.obstacle is not None:
             raise MicroBatchError(_words(name, size, analysis, analysis.obstacle))
         if not any(isinstance(label, Along) for node, label in analysis.labels.items() if node not in analysis.early):
@@ -82,14 +83,9 @@ def _rows(value: torch.Tensor) -> int:
 def _words(name: str, size: int, analysis: Analysis, node: fx.Node) -> str:
     values = [source.meta["val"] for source in node.all_input_nodes]
     shapes = [tuple(value.shape) for value in values if isinstance(value, torch.Tensor)]
-    why = (
-        "needs a result over the whole batch before the last sample is there"
-        if analysis.needs_all(node)
-        else "takes the samples of the whole batch together"
-    )
     return (
         f"the step {name!r} cannot run in micro-batches of {size} samples "
         f"(cstorch.backends.csx.performance.micro_batch_size): {name_of(node)} of {', '.join(map(str, shapes))} at "
-        f"{node.meta.get('line', 'an unknown line')} {why}, so the result would be another one. Set the flag to None "
-        'or "auto", or change this line; in place of batch norm take group norm or layer norm.'
+        f"{node.meta.get('line', 'an unknown line')} {analysis.why(node)}, so the result might be another one. Set the "
+        'flag to None or "auto", or change this line; in place of batch norm take group norm or layer norm.'
     )
