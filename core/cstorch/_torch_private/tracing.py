@@ -15,7 +15,6 @@ from torch._subclasses.fake_tensor import (
     FakeTensorMode,
     UnsupportedOperatorException,
 )
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils import _device
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._python_dispatch import _disable_current_modes as outside_modes
@@ -74,6 +73,8 @@ def fake_of(mode: Any, tensor: torch.Tensor) -> torch.Tensor:
 
 def propagate(graph: fx.GraphModule) -> None:
     """Run `graph` on fake tensors like the `meta["val"]` of its placeholders, and set that of all other nodes."""
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv  # sympy, which takes a while
+
     mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv())  # which loops ask for
 
     class Propagate(fx.Interpreter):

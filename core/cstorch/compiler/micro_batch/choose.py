@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from cstorch.compiler.micro_batch.tile import Tiles
+from cstorch.backends import csx
 from cstorch.errors import MemoryLimitError, MicroBatchError
 from cstorch.report.limits import check_limits
 from cstorch.report.step import StepReport
@@ -16,6 +16,7 @@ from cstorch.tracing.program import Program
 
 if TYPE_CHECKING:
     from cstorch.backends.base import Backend
+    from cstorch.compiler.micro_batch.tile import Tiles
 
 logger = logging.getLogger("cstorch.compile")
 
@@ -40,16 +41,20 @@ def set_micro_batch(
     Raises:
         MicroBatchError: a size was asked for that is impossible.
     """
-    if flag is None:
+    is_limited = csx.debug.act_memory_gi is not None or csx.debug.execute_crd_memory_gi is not None
+    if flag is None or (flag == "auto" and not is_limited):
         return program, {}
-    if isinstance(flag, int):
-        return Tiles(program).program(flag), {}
+    from cstorch.compiler.micro_batch.tile import Tiles  # which few programs need
+
+    tiles = Tiles(program)
     if flag == "auto":
-        return _within_limits(program), {}
-    return _fastest(program, flag["explore"] if isinstance(flag, dict) else {}, example, backend)
+        return _within_limits(program, tiles), {}
+    if isinstance(flag, int):
+        return tiles.program(flag), {}
+    return _fastest(program, tiles, flag["explore"] if isinstance(flag, dict) else {}, example, backend)
 
 
-def _within_limits(program: Program) -> Program:
+def _within_limits(program: Program, tiles: Tiles) -> Program:
     """The program as it is, or in the largest micro-batches within the memory limits where it is above them."""
     try:
         check_limits(StepReport.of(program))
@@ -58,7 +63,6 @@ def _within_limits(program: Program) -> Program:
         pass
     except Exception:  # of a graph that a plugin has changed, for example
         return program
-    tiles = Tiles(program)
     for size in tiles.sizes[1:]:
         try:
             smaller = tiles.program(size)
@@ -76,10 +80,9 @@ def _within_limits(program: Program) -> Program:
 
 
 def _fastest(
-    program: Program, bounds: dict[str, Any], example: list[torch.Tensor], backend: Backend
+    program: Program, tiles: Tiles, bounds: dict[str, Any], example: list[torch.Tensor], backend: Backend
 ) -> tuple[Program, dict[int, float]]:
     """The candidate whose step takes the least time on copies of the inputs."""
-    tiles = Tiles(program)
     lowest, highest = bounds.get("min") or 1, bounds.get("max") or tiles.batch
     sizes = [size for size in tiles.sizes if lowest <= size <= highest]
     reason = ""
