@@ -3,6 +3,7 @@
 CstorchError
  ├── BackendError            (RuntimeError)  no backend, a second backend, a backend asked for what it cannot do
  │    ├── MemoryLimitError   a program that would take more memory than a flag allows
+ │    ├── MicroBatchError    a program that cannot be run in micro-batches of the size that is asked for
  │    └── NotExecutedError   results were needed of a step that was only traced or compiled
  ├── ConstraintError         (RuntimeError)  a step that the real system is known to refuse, where that is asked for
  ├── CheckpointError         (RuntimeError)  a checkpoint that cannot be written, is damaged or of an unknown kind
@@ -33,6 +34,10 @@ class BackendError(CstorchError, RuntimeError):
 
 class MemoryLimitError(BackendError):
     """A program would take more memory than a flag of `backends.csx.debug` allows."""
+
+
+class MicroBatchError(BackendError):
+    """A program cannot run in micro-batches of the size that `backends.csx.performance.micro_batch_size` asks for."""
 
 
 class NotExecutedError(BackendError):

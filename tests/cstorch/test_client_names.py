@@ -306,7 +306,7 @@ def test_a_cs_config_of_the_executor_reaches_the_backend():
     with pytest.warns(FutureWarning, match="cs_config"):
         seen, _ = loop(lambda model, x: model(x).mean(), 2, cs_config=config)
     assert len(seen) == 2
-    with pytest.warns(FutureWarning, match="micro_batch_size=2.*no effect"):
+    with pytest.warns(FutureWarning, match="micro_batch_size=2.*csx.performance.micro_batch_size"):
         loop(lambda model, x: model(x).mean(), 2, micro_batch_size=2)
     with pytest.raises(NotImplementedError, match="listeners"):
         loop(lambda model, x: model(x).mean(), 2, listeners=[object()])

@@ -68,6 +68,15 @@ def test_weights_and_values_are_those_of_one_system():
         torch.testing.assert_close(also, seen, rtol=1e-5, atol=1e-6)
 
 
+def test_each_system_runs_its_part_in_micro_batches():
+    one = train(1)
+    cstorch.backends.csx.performance.micro_batch_size = 2
+    try:
+        torch.testing.assert_close(train(2), one, rtol=1e-5, atol=1e-6)
+    finally:
+        del cstorch.backends.csx.performance.micro_batch_size
+
+
 @functools.cache
 def unbroken():
     """A run on two systems with dropout."""

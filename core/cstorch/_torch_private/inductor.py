@@ -68,6 +68,8 @@ def aot_compile(
     import torch._inductor as inductor
     from torch._inductor.exc import InductorError
 
+    if graph.graph.find_nodes(op="call_function", target=torch.ops.higher_order.while_loop):
+        example = _fakes(graph, example)
     with warnings.catch_warnings():
         # Inductor copies its own records in a way that PyTorch deprecates.
         warnings.filterwarnings("ignore", ".*LeafSpec", FutureWarning)
@@ -80,6 +82,21 @@ def aot_compile(
                 path = inductor.aot_compile(graph, tuple(example), options=options)
     assert isinstance(path, str), f"expected the path of a library, got {path!r}"
     return path
+
+
+def _fakes(graph: fx.GraphModule, example: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Fake inputs for a graph with loops, of fixed shapes but in a mode that knows symbolic ones, as loops ask for."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv())
+    fakes: list[torch.Tensor] = [mode.from_tensor(tensor, static_shapes=True) for tensor in example]
+    for module in graph.modules():
+        for node in module.graph.nodes if isinstance(module, fx.GraphModule) else ():
+            node.meta.pop("val", None)  # of another mode
+    for node, fake in zip(graph.graph.find_nodes(op="placeholder"), fakes, strict=True):
+        node.meta["val"] = fake
+    return fakes
 
 
 def check_descriptions(folder: Path) -> None:

@@ -73,7 +73,9 @@ def fake_of(mode: Any, tensor: torch.Tensor) -> torch.Tensor:
 
 def propagate(graph: fx.GraphModule) -> None:
     """Run `graph` on fake tensors like the `meta["val"]` of its placeholders, and set that of all other nodes."""
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv  # sympy, which takes a while
+
+    mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv())  # which loops ask for
 
     class Propagate(fx.Interpreter):
         def run_node(self, n: fx.Node) -> Any:

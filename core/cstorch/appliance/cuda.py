@@ -21,7 +21,7 @@ from cstorch.appliance.state import StateTable, written_state
 from cstorch.compiler.compile import interpreting, place_of, warn_of_failure
 from cstorch.compiler.interpreter import InterpretedExecutable
 from cstorch.compiler.made import Made
-from cstorch.compiler.passes import prepare
+from cstorch.compiler.passes import graphs_of, prepare
 from cstorch.errors import BackendError, words
 from cstorch.tracing.program import Executable, Program
 
@@ -165,12 +165,13 @@ def on_device(graph: fx.GraphModule, device: torch.device) -> fx.GraphModule:
     def there(value: Any) -> Any:
         return device if isinstance(value, torch.device) and value.type == "cpu" else value
 
-    for node in graph.graph.nodes:
-        node.args = pytree.tree_map(there, node.args)
-        node.kwargs = pytree.tree_map(there, node.kwargs)
-        if node.op == "get_attr":
-            setattr(graph, node.target, getattr(graph, node.target).to(device))
-    graph.recompile()
+    for within in graphs_of(graph):
+        for node in within.graph.nodes:
+            node.args = pytree.tree_map(there, node.args)
+            node.kwargs = pytree.tree_map(there, node.kwargs)
+            if node.op == "get_attr":
+                setattr(within, node.target, getattr(within, node.target).to(device))
+        within.recompile()
     return graph
 
 

@@ -71,8 +71,9 @@ class Settings:
 def dumped(graph: fx.GraphModule) -> Any:
     """`graph` as an object that pickle takes; places in the user's code and fake tensors stay here."""
     nodes = [(n.op, n.name, _name_of(n.target), *_named((n.args, n.kwargs))) for n in graph.graph.nodes]
-    constants = {n.target: getattr(graph, n.target) for n in graph.graph.nodes if n.op == "get_attr"}
-    return nodes, constants
+    constants = {n.target: getattr(graph, n.target) for n in graph.graph.find_nodes(op="get_attr")}
+    within = {name: dumped(value) for name, value in constants.items() if isinstance(value, fx.GraphModule)}
+    return nodes, {name: value for name, value in constants.items() if name not in within}, within
 
 
 def loaded(dump: Any, inputs: Iterable[Layout]) -> fx.GraphModule:
@@ -85,7 +86,15 @@ def loaded(dump: Any, inputs: Iterable[Layout]) -> fx.GraphModule:
     Raises:
         BackendError: it calls an operator that this process does not know.
     """
-    nodes, constants = dump
+    module = _module(dump)
+    for node, layout in zip(module.graph.find_nodes(op="placeholder"), inputs, strict=True):
+        node.meta["val"] = layout.empty()
+    propagate(module)
+    return module
+
+
+def _module(dump: Any) -> fx.GraphModule:
+    nodes, constants, loops = dump
     graph = fx.Graph()
     known: dict[str, fx.Node] = {}
     for op, own_name, target, args, kwargs in nodes:
@@ -98,11 +107,9 @@ def loaded(dump: Any, inputs: Iterable[Layout]) -> fx.GraphModule:
     root = nn.Module()
     for key, value in constants.items():
         root.register_buffer(key, value)
-    module = fx.GraphModule(root, graph)
-    for node, layout in zip(graph.find_nodes(op="placeholder"), inputs, strict=True):
-        node.meta["val"] = layout.empty()
-    propagate(module)
-    return module
+    for key, within in loops.items():
+        root.add_module(key, _module(within))
+    return fx.GraphModule(root, graph)
 
 
 def _named(value: Any) -> Any:
@@ -122,6 +129,8 @@ def _put_back(value: Any, known: dict[str, fx.Node]) -> Any:
 
 
 def _name_of(target: Any) -> Any:
+    if isinstance(target, torch._ops.HigherOrderOperator):
+        return "higher_order::", target.name()
     if isinstance(target, torch._ops.OpOverload):
         return f"{target.namespace}::{target._schema.name.split('::')[1]}", target._overloadname
     return target
@@ -131,6 +140,8 @@ def _target_of(name: Any) -> Any:
     if callable(name):
         return name
     (space, operation), overload = name[0].split("::"), name[1]
+    if space == "higher_order":
+        return getattr(torch.ops.higher_order, overload)
     try:
         return getattr(getattr(getattr(torch.ops, space), operation), overload)
     except AttributeError as error:

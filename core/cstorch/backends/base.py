@@ -216,14 +216,17 @@ class Backend:
         """What a traced step calls for each new program: graph passes, those of plugins first, `load`, and the report.
 
         Raises:
+            MicroBatchError: it cannot run in micro-batches of the size that `csx.performance` asks for.
             MemoryLimitError: it would take more memory than the flags of `backends.csx.debug` allow.
         """
+        from cstorch.compiler.micro_batch import set_micro_batch
         from cstorch.compiler.plugin_passes import transform
         from cstorch.compiler.precision import set_precision
         from cstorch.report.limits import check_compile, check_limits
 
         program = set_precision(transform(program, example, self), csx.precision.optimization_level)
-        entry = self.report.add(program)
+        program, explored = set_micro_batch(program, csx.performance.micro_batch_size, example, self)
+        entry = self.report.add(program, explored)
         try:
             if entry is not None:
                 check_limits(entry.report)

@@ -5,6 +5,7 @@ A flag is checked when it is assigned, so that a misspelt name or a wrong value 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -68,6 +69,28 @@ def arguments() -> Flag:
 def anything() -> Flag:
     """A flag of a cluster, which has no effect here; None by default."""
     return Flag(None, lambda value: True, "anything")
+
+
+def micro_batches() -> Flag:
+    """The flag `performance.micro_batch_size`."""
+
+    def is_size(value: Any) -> bool:
+        return type(value) is int and value > 0
+
+    def accepts(value: Any) -> bool:
+        if isinstance(value, dict):
+            bounds = value.get("explore")
+            return (
+                list(value) == ["explore"]
+                and isinstance(bounds, dict)
+                and set(bounds) <= {"min", "max"}
+                and all(bound is None or is_size(bound) for bound in bounds.values())
+                and (bounds.get("min") or 1) <= (bounds.get("max") or math.inf)
+            )
+        return value is None or is_size(value) or value in ("auto", "explore")
+
+    expected = 'None, a whole number above 0, "auto", "explore" or {"explore": {"min": a number, "max": a number}}'
+    return Flag("auto", accepts, expected)
 
 
 class Default:
@@ -232,6 +255,7 @@ class storage:  # noqa: N801  a group of groups
 performance = FlagGroup(
     "csx.performance",
     {
+        "micro_batch_size": micro_batches(),
         "start_interpreted": boolean(False),
         "transfer_processes": Flag(
             5, lambda value: type(value) is int and value > 0, "a whole number of processes above 0"
@@ -243,6 +267,16 @@ performance = FlagGroup(
 )
 """Flags for speed.
 
+micro_batch_size: so many samples at a time go through forward and backward, so that fewer activations are there at
+    once; gradients are added up, and the optimizer runs once for the batch. The batch is that of one system. Results
+    are those of the whole batch to rounding, random numbers too: they are drawn for the whole batch. An int: that size;
+    it must divide the batch, and programs of smaller batches run whole. A program whose result would be another one
+    (batch norm in train mode, a loss that compares samples) is a MicroBatchError that names the operator and the line.
+    "auto": programs run whole, but one that is above a limit of `debug.act_memory_gi` or `execute_crd_memory_gi` runs
+    in the largest micro-batches that keep it, if it can. "explore", or {"explore": {"min": ..., "max": ...}} within
+    bounds: every size that divides the batch is compiled and timed on copies of the first inputs, the times are logged
+    and in the report, and the fastest runs; where nothing is executed, or on several systems, programs run whole.
+    None: programs run whole. A step that was traced under another value is traced again.
 start_interpreted: steps run interpreted at once, while a process in the background compiles them, and go on compiled as
     soon as it is done. Ours, beyond the specification; off by default, since random numbers and the last bits of
     results change at a step that depends on the clock.

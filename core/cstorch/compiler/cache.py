@@ -23,6 +23,7 @@ import torch
 from cstorch._torch_private.inductor import RUNTIME
 from cstorch.compiler.lock import forget, locked
 from cstorch.compiler.native import GENERATION, options_now
+from cstorch.compiler.passes import graphs_of
 from cstorch.tracing.program import Program
 from cstorch.trust import is_private
 
@@ -84,14 +85,15 @@ def program_key(program: Program, example: list[torch.Tensor]) -> str:
         _processor(),
         torch.get_num_threads(),
         sorted(options_now().items()),
-        program.graph.code,
+        [graph.code for graph in graphs_of(program.graph)],
         program.passes,
         [(tuple(t.shape), t.stride(), str(t.dtype)) for t in example],
     ]
     digest = hashlib.sha256(json.dumps(parts, default=str).encode())
-    for node in program.graph.graph.nodes:
-        if node.op == "get_attr":
-            digest.update(getattr(program.graph, node.target).numpy().tobytes())
+    for node in program.graph.graph.find_nodes(op="get_attr"):
+        constant = getattr(program.graph, node.target)
+        if isinstance(constant, torch.Tensor):  # not the graph of a loop
+            digest.update(constant.numpy().tobytes())
     return digest.hexdigest()[:32]
 
 

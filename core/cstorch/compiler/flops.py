@@ -12,6 +12,7 @@ from torch import fx
 from torch.utils.flop_counter import flop_registry
 
 import cstorch.device.recurrent_layers  # noqa: F401  defines its operators
+from cstorch.compiler.loops import with_loops
 
 _aten = torch.ops.aten
 
@@ -64,7 +65,7 @@ def count_flops(graph: fx.GraphModule) -> int:
     Args:
         graph: A graph whose nodes carry the values of the trace (`meta["val"]`).
     """
-    return sum(map(flops_of, graph.graph.nodes))
+    return sum(times * flops_of(node) for node, times in with_loops(graph))
 
 
 class FlopMeter:

@@ -24,7 +24,7 @@ from cstorch._torch_private.inductor import (
 from cstorch.compiler.bias import unfuse_bias
 from cstorch.compiler.channels_last import keep_channels_last
 from cstorch.compiler.own_memory import own_outputs
-from cstorch.compiler.passes import copy_graph
+from cstorch.compiler.passes import copy_graph, graphs_of
 from cstorch.compiler.precision import STRICT
 from cstorch.compiler.realize import realize_scalars
 from cstorch.compiler.updates import epilogue, split_updates
@@ -32,7 +32,7 @@ from cstorch.tracing.program import Program
 
 logger = logging.getLogger("cstorch.compile")
 
-GENERATION = 9
+GENERATION = 10
 """Counts what `compile_native` makes of a program: raised when a pass is added, so that no older library is loaded."""
 
 OPTIONS: dict[str, Any] = {
@@ -111,9 +111,11 @@ def compile_native(program: Program, example: list[torch.Tensor], target: Path) 
 def _compile(
     graph: fx.GraphModule, example: list[torch.Tensor], target: Path, epilogue: Epilogue | None, strict: bool
 ) -> None:
-    graph = own_outputs(realize_scalars(graph))
-    if not strict:
-        graph = unfuse_bias(graph)
+    for within in graphs_of(graph):
+        realize_scalars(within)
+        if not strict:
+            unfuse_bias(within)
+    own_outputs(graph)
     with tempfile.TemporaryDirectory(prefix=".compiling-", dir=target.parent) as folder:
         # A function is not part of the cache's key, where its address would be: GENERATION counts for it.
         chosen = {**options_now(), "pattern_matcher": not strict, "joint_custom_pre_pass": keep_channels_last}
@@ -132,6 +134,7 @@ def _takes_long(graph: fx.GraphModule) -> bool:
     A thread of gloo needs the lock now and then, so that a program which kept it and waited would wait for ever. A
     short program keeps it: who releases the lock gets it back after five milliseconds where another thread is busy.
     """
-    values = (node.meta.get("val") for node in graph.graph.nodes if node.op == "call_function")
+    nodes = [node for within in graphs_of(graph) for node in within.graph.nodes if node.op == "call_function"]
+    values = (node.meta.get("val") for node in nodes)
     made = sum(value.numel() * value.itemsize for value in values if isinstance(value, torch.Tensor))
-    return made > LONG or any(node.target is wait for node in graph.graph.nodes)
+    return made > LONG or any(node.target is wait for node in nodes)

@@ -45,17 +45,26 @@ PASSES = (spell_out_alpha, lower_across_systems)
 
 
 def copy_graph(graph: fx.GraphModule) -> fx.GraphModule:
-    """A copy of `graph` that can be rewritten."""
-    copied = fx.GraphModule(graph, fx.Graph())
-    copied.graph.output(copied.graph.graph_copy(graph.graph, {}))
-    copied.recompile()
+    """A copy of `graph` that can be rewritten, with the graphs of its loops."""
+    nodes = fx.Graph()
+    nodes.output(nodes.graph_copy(graph.graph, {}))
+    copied = fx.GraphModule(graph, nodes)
+    for name, within in graph.named_children():
+        if isinstance(within, fx.GraphModule):
+            setattr(copied, name, copy_graph(within))
     return copied
 
 
 def prepare(graph: fx.GraphModule) -> fx.GraphModule:
-    """A copy of `graph` after all passes."""
+    """A copy of `graph` after all passes, which the graphs of its loops go through too."""
     copied = copy_graph(graph)
-    for rewrite in PASSES:
-        copied = rewrite(copied)
-    copied.recompile()
+    for within in graphs_of(copied):
+        for rewrite in PASSES:
+            rewrite(within)
+        within.recompile()
     return copied
+
+
+def graphs_of(graph: fx.GraphModule) -> list[fx.GraphModule]:
+    """`graph` and the graphs of its loops."""
+    return [module for module in graph.modules() if isinstance(module, fx.GraphModule)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from cstorch.compiler.made import Made
@@ -19,12 +19,14 @@ class Entry:
         report: What it is made of.
         graph: Its graph, for a person.
         made: How its executable was made; None as long as there is none, or where an appliance elsewhere makes it.
+        explored: The seconds that a step took by the size of its micro-batches, where several were tried.
     """
 
     number: int
     report: StepReport
     graph: str
     made: Made | None = None
+    explored: dict[int, float] = field(default_factory=dict)
 
     @property
     def graph_file(self) -> str:
@@ -39,5 +41,6 @@ class Entry:
             "activation_bytes": self.report.activation_bytes,
             "peak_bytes": self.report.peak_bytes,
             "graph": self.graph_file,
+            "explored": self.explored,
             "compiled": None if self.made is None else dataclasses.asdict(self.made),
         }

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from cstorch.compiler.loops import LOOP, loop_of
 from cstorch.report.kinds import name_of
 from cstorch.report.memory import tensors_of
 from cstorch.report.names import layout_text
@@ -42,6 +43,10 @@ def graph_lines(graph: fx.Graph, names: dict[fx.Node, str]) -> Iterator[str]:
                 before = line, scope
                 yield f"\n# {f'[{scope}] ' if scope else ''}{line}  {source_of(line)}".rstrip()
             yield f"{node.name}: {_type(node)} = {_call(node)}"
+            if node.target is LOOP:
+                loop = loop_of(graph.owning_module, node)  # type: ignore[arg-type]
+                yield f"    {loop.turns} times, carrying what comes first:"
+                yield from (f"    {line}" for line in graph_lines(loop.turn.graph, {}))
 
 
 def _type(node: fx.Node) -> str:

@@ -10,6 +10,7 @@ from torch import fx
 from torch.utils import _pytree as pytree
 
 from cstorch._torch_private.serialization import storage_id
+from cstorch.compiler.loops import loops_of
 
 
 @dataclass(frozen=True)
@@ -42,20 +43,26 @@ def bytes_made(node: fx.Node) -> int:
     return sum(size for memory, size in made.items() if memory not in known)
 
 
-def liveness(graph: fx.Graph) -> Liveness:
-    """The memory of the temporaries of `graph`, whose nodes carry the values of the trace (`meta["val"]`)."""
+def liveness(graph: fx.GraphModule) -> Liveness:
+    """The memory of the temporaries of `graph`, whose nodes carry the values of the trace (`meta["val"]`).
+
+    While a loop runs there are those of one turn too.
+    """
+    loops = {loop.node: liveness(loop.turn).peak for loop in loops_of(graph)}
     size: dict[int, int] = {}
     born: dict[int, int] = {}
     last: dict[int, int] = {}
     given: set[int] = set()
+    within: dict[int, int] = {}
     position = -1
-    for node in graph.nodes:
+    for node in graph.graph.nodes:
         memories = {storage_id(value): value.untyped_storage().nbytes() for value in tensors_of(node)}
         if node.op in ("placeholder", "get_attr"):
             given.update(memories)
             continue
         if node.op == "call_function":
             position += 1
+            within[position] = loops.get(node, 0)
         for memory, count in memories.items():
             if memory not in given and memory not in born:
                 born[memory], size[memory] = position, count
@@ -69,8 +76,9 @@ def liveness(graph: fx.Graph) -> Liveness:
     course, peak, at, now = [], 0, 0, 0
     for step in range(position + 1):
         now += made[step]
-        if now > peak:
-            peak, at = now, step
-        course.append(now)
+        there = now + within[step]
+        if there > peak:
+            peak, at = there, step
+        course.append(there)
         now -= freed[step]
     return Liveness(peak, at, course)

@@ -169,6 +169,8 @@ def _course(report: StepReport) -> str:
 def _traffic(report: StepReport) -> Iterator[tuple[str, str]]:
     yield "inputs", f"{', '.join(report.inputs) or 'none'} ({size_text(report.input_bytes)})"
     yield "outputs", f"{count_text(report.outputs, 'tensor')} ({size_text(report.output_bytes)})"
+    if report.micro_batch_size is not None:
+        yield "micro-batch", f"{report.micro_batch_size} samples at a time"
     yield "state", f"{count_text(report.state_tensors, 'tensor')} ({size_text(report.state_bytes)})"
     for name, sent in report.collectives.items():
         yield "collective", f"{name} of {size_text(sent)}"

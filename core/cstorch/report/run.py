@@ -82,8 +82,13 @@ class RunReport:
         else:
             self.refused += [f"the step {step!r}, which went on: {read}" for read in observer.refused]
 
-    def add(self, program: Program) -> Entry | None:
-        """Take a program in; None, after a warning, where nothing can be said of it."""
+    def add(self, program: Program, explored: dict[int, float] | None = None) -> Entry | None:
+        """Take a program in; None, after a warning, where nothing can be said of it.
+
+        Args:
+            program: The program.
+            explored: The seconds that it took by the size of its micro-batches, where several were tried.
+        """
         from cstorch.report.entry import Entry
         from cstorch.report.graph import graph_lines
         from cstorch.report.names import input_names
@@ -92,7 +97,7 @@ class RunReport:
         try:
             names = input_names(program, self._backend.modules)
             graph = "\n".join(graph_lines(program.graph.graph, names))
-            entry = Entry(len(self.entries) + 1, StepReport.of(program), graph)
+            entry = Entry(len(self.entries) + 1, StepReport.of(program), graph, explored=explored or {})
         except Exception as error:  # of a graph that a plugin has changed, for example: the run is worth more
             warnings.warn(f"no report can be made of the step {program.name!r} ({words(error)}).", stacklevel=2)
             return None

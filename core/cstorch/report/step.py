@@ -12,6 +12,7 @@ import torch
 from torch import fx, nn
 
 from cstorch.compiler.flops import flops_of
+from cstorch.compiler.loops import LOOP, with_loops
 from cstorch.report.kinds import kind_of, name_of
 from cstorch.report.memory import Liveness, bytes_made, liveness
 from cstorch.report.names import layout_text
@@ -46,7 +47,8 @@ class StepReport:
     Attributes:
         step: The step function's name.
         why: Why it was traced.
-        operations: How many operations the graph has, by the operator's name, most frequent first.
+        operations: How many operations the graph has, by the operator's name, most frequent first; those of a
+            micro-batch once.
         state_tensors: How many tensors the program keeps and changes in place.
         state_bytes: How many bytes they have.
         parameter_bytes: Of these, the bytes of parameters.
@@ -62,6 +64,7 @@ class StepReport:
         guards: What must hold for the program to be used again.
         makes_state: Whether it is the first step of an optimizer, after which another program goes on.
         has_double: Whether it computes with tensors of float64, beyond numbers from the host.
+        micro_batch_size: So many samples at a time go through forward and backward; None: the whole batch.
     """
 
     step: str
@@ -82,6 +85,7 @@ class StepReport:
     guards: list[str] = field(default_factory=list)
     makes_state: bool = False
     has_double: bool = False
+    micro_batch_size: int | None = None
 
     @property
     def peak_bytes(self) -> int:
@@ -104,15 +108,15 @@ class StepReport:
         kinds: dict[str, Share] = {}
         lines: dict[str, Share] = {}
         collectives: Counter[str] = Counter()
-        for node in graph.nodes:
-            if node.op != "call_function" or node.target is operator.getitem:
+        for node, times in with_loops(program.graph):
+            if node.op != "call_function" or node.target is operator.getitem or node.target is LOOP:
                 continue
-            name, kind, flops, made = name_of(node), kind_of(node), flops_of(node), bytes_made(node)
+            name, kind, flops, made = name_of(node), kind_of(node), times * flops_of(node), bytes_made(node)
             counts[name] += 1
             kinds.setdefault(kind, Share()).add(flops, made)
             lines.setdefault(node.meta.get("line", "an unknown line"), Share()).add(flops, made)
             if kind == "collectives":
-                collectives[name] += _size(node.args[0].meta["val"])
+                collectives[name] += _size(node.all_input_nodes[0].meta["val"])
         results = _results(graph)
         return cls(
             step=program.name,
@@ -130,11 +134,12 @@ class StepReport:
             flops=sum(share.flops for share in kinds.values()),
             kinds=dict(sorted(kinds.items(), key=lambda item: -item[1].operations)),
             lines=lines,
-            activations=liveness(graph),
+            activations=liveness(program.graph),
             collectives=dict(collectives),
             guards=program.guard_words(),
             makes_state=program.is_first_step,
-            has_double=any(_is_double(node) for node in graph.nodes),
+            has_double=any(_is_double(node) for node, _ in with_loops(program.graph)),
+            micro_batch_size=program.micro_batch_size,
         )
 
 

@@ -26,6 +26,8 @@ def step_lines(step: StepReport) -> Iterator[str]:
     yield f"  peak        {size_text(step.peak_bytes)} of memory (estimate)"
     yield f"  inputs      {', '.join(step.inputs) or 'none'}"
     yield f"  outputs     {step.outputs}"
+    if step.micro_batch_size is not None:
+        yield f"  micro-batch {step.micro_batch_size} samples at a time"
     for name, sent in step.collectives.items():
         yield f"  collective  {name}: {size_text(sent)}"
     if step.why:
@@ -44,6 +46,9 @@ def _list(items: Iterable[str]) -> str:
 def entry_lines(entry: Entry) -> Iterator[str]:
     """The report of a program, and how it was compiled."""
     yield from step_lines(entry.report)
+    if entry.explored:
+        times = (f"{size}: {1000 * seconds:.3g} ms" for size, seconds in entry.explored.items())
+        yield f"  explored    micro-batches of {', '.join(times)}"
     yield f"  compiled    {entry.made or 'no'}"
     yield f"  graph       {entry.graph_file}"
 

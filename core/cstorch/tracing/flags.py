@@ -19,6 +19,7 @@ _NAMES = (
     "the default device",
     "csx.precision.optimization_level",
     "torch.autograd.detect_anomaly",
+    "csx.performance.micro_batch_size",
 )
 _AUTOCAST = (torch.is_autocast_enabled, torch.get_autocast_dtype)
 
@@ -31,6 +32,7 @@ def flags() -> tuple[Any, ...]:
 
 
 def _plain() -> tuple[Any, ...]:
+    micro_batch = csx.performance.micro_batch_size
     return (
         torch.is_grad_enabled(),
         torch.is_inference_mode_enabled(),
@@ -39,6 +41,7 @@ def _plain() -> tuple[Any, ...]:
         default_device(),
         csx.precision.optimization_level,
         looks_for_nan(),
+        micro_batch if type(micro_batch) is not dict else str(micro_batch),
     )
 
 

@@ -84,6 +84,7 @@ class Program:
         parts: Positions of the step's tensor arguments that are divided among several systems.
         passes: What tells the graph passes of plugins that `graph` has been through from others.
         why: Why the step was traced, in words.
+        micro_batch_size: So many samples at a time go through forward and backward; None: the whole batch.
     """
 
     graph: fx.GraphModule
@@ -105,6 +106,7 @@ class Program:
     parts: list[int] = field(default_factory=list)
     passes: tuple[str, ...] = ()
     why: str = ""
+    micro_batch_size: int | None = None
 
     def matches(self, numbers: list[Number]) -> bool:
         """Whether the program is right for a call now."""

@@ -37,7 +37,7 @@ def take_old_arguments(backend: Any, cs_config: Any, micro_batch_size: Any, list
     if micro_batch_size is not None:
         warn_of_old(
             f"DataExecutor(micro_batch_size={micro_batch_size!r})",
-            "It has no effect here, where it would only change how much memory a step takes; leave it out.",
+            "It has no effect here; set cstorch.backends.csx.performance.micro_batch_size instead.",
         )
     if listeners:
         raise NotImplementedError(
