@@ -16,7 +16,7 @@ from cstorch.backend import Backend, current_backend, current_torch_device, use_
 from cstorch.compiled_module import compile  # noqa: A004
 from cstorch.creation import full, full_like, make_constant, ones, ones_like, zeros, zeros_like
 from cstorch.debug_names import add_debug_name, get_debug_name
-from cstorch.legacy import manual_seed
+from cstorch.legacy import advice_on, manual_seed
 from cstorch.name_scope import name_scope
 from cstorch.numpy_conversion import from_numpy, to_numpy
 from cstorch.precision_levels import current_pol, pol
@@ -108,4 +108,4 @@ def __getattr__(name: str) -> Any:
         return value
     if name in _ON_DEMAND:
         return importlib.import_module(f"cstorch.{name}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}.{advice_on(name)}")

@@ -299,6 +299,21 @@ def test_old_spellings_warn_and_work():
     cstorch.amp.set_half_dtype(before)
 
 
+def test_names_that_are_gone_say_what_to_do():
+    with pytest.raises(AttributeError, match=r"no attribute 'compile_step'\. Decorate the step with @cstorch\.trace"):
+        cstorch.compile_step  # noqa: B018
+    with pytest.raises(AttributeError, match=r"no attribute 'nothing'\.$"):
+        cstorch.nothing  # noqa: B018
+    assert not hasattr(cstorch, "configure")
+
+
+def test_the_executor_under_the_module_name_of_the_reference():
+    from cerebras.pytorch.utils.data.data_executor import DataExecutor, MbsSetting
+
+    assert DataExecutor is cstorch.utils.data.DataExecutor
+    assert int in MbsSetting.__args__
+
+
 def test_a_cs_config_of_the_executor_reaches_the_backend():
     cstorch.backend("CPU")
     with pytest.warns(FutureWarning, match="ClusterConfig"):

@@ -1,7 +1,7 @@
 """Dataloaders and the loop over them (`cerebras.pytorch.utils.data`)."""
 
 from cstorch.distributed.streaming import DataLoaderCheckpoint
-from cstorch.utils.data import sampler, utils
+from cstorch.utils.data import data_executor, sampler, utils
 from cstorch.utils.data.dataloader import DataLoader
 from cstorch.utils.data.executor import DataExecutor
 from cstorch.utils.data.num_steps import compute_num_steps
@@ -19,6 +19,7 @@ __all__ = [
     "Schedule",
     "SyntheticDataset",
     "compute_num_steps",
+    "data_executor",
     "sampler",
     "utils",
 ]

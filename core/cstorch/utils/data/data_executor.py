@@ -1,12 +1,10 @@
-"""Names that programs import from `cerebras.pytorch.utils.data.data_executor`."""
+"""The executor under the module name of the reference, and the type of one of its old arguments."""
 
-from __future__ import annotations
-
-from typing import Any, Literal
+from typing import Literal
 
 from cstorch.utils.data.executor import DataExecutor
 
-__all__ = ["DataExecutor", "MbsSetting"]
+MbsSetting = None | int | Literal["explore", "auto"] | dict[str, dict[str, int]]
+"""What `DataExecutor(micro_batch_size=...)` is given by old programs; it has no effect here."""
 
-MbsSetting = Literal["auto", "explore", "disable"] | int | dict[str, Any] | None
-"""What a micro batch size may be: a way to choose it, a number of samples, or bounds to choose within."""
+__all__ = ["DataExecutor", "MbsSetting"]
