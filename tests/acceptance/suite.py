@@ -49,13 +49,16 @@ class Record:
         self.file.write(json.dumps({"item": name}) + "\n")
         signal.signal(signal.SIGALRM, late)
         signal.alarm(self.limit)
+        is_reported = False
         try:
-            return (yield)
+            returned = yield
+            is_reported = True
+            return returned
         finally:
             signal.alarm(0)
             bad = [r for r in self.reports if r.failed]
             skipped = any(r.skipped for r in self.reports)
-            outcome = "failed" if bad else "skipped" if skipped else "passed"
+            outcome = "failed" if bad else "skipped" if skipped else "passed" if is_reported else "crashed"
             text = bad[0].longreprtext if bad else ""
             self._write(name, outcome, sum(r.duration for r in self.reports), text)
 
@@ -122,7 +125,11 @@ def run_file(
         if pid == 0:
             _child(file, root, accelerator, log, Record(record_path, limit, set(results)), only)
         grown, size, killed = time.monotonic(), -1, False
-        while os.waitpid(pid, os.WNOHANG) == (0, 0):
+        before, status = len(results), 0
+        while True:
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                break
             time.sleep(0.1)
             now = record_path.stat().st_size if record_path.exists() else 0
             if now != size:
@@ -140,6 +147,8 @@ def run_file(
             else:
                 started = line["item"]
         if started is None or started in results:
+            if os.waitstatus_to_exitcode(status) == pytest.ExitCode.INTERNAL_ERROR and len(results) > before:
+                continue  # of pytest, while it reported an item: the rest has not been run
             return results
         how = "hung" if killed else "crashed"
         results[started] = {"outcome": how, "seconds": limit, "why": f"the process {how}; see {log.name}"}

@@ -143,6 +143,12 @@ def test_a_process_that_is_a_system_ends_without_a_word_to_callbacks(tmp_path, f
     assert not (tmp_path / "exception").exists()
 
 
+@pytest.mark.parametrize("wanted", [True, False])
+def test_the_distributed_sampler_is_put_in_where_it_is_wanted(wanted):
+    run = L.Trainer(accelerator="csx", strategy="csx_parallel", devices=2, use_distributed_sampler=wanted, **QUIET)
+    assert run._data_connector._requires_distributed_sampler(Linear().train_dataloader()) == wanted
+
+
 def test_a_plain_script_starts_its_other_processes(tmp_path):
     (tmp_path / "forked").mkdir()
     run_together(tmp_path, [("script", {}), ("fork", {})])

@@ -112,9 +112,17 @@ class ManyKindsOfBatch(Linear):
         return DataLoader([{"x": (x, i), "weight": 1.0 + i, "name": str(i)} for i, x in enumerate(made)], batch_size=2)
 
 
-@pytest.mark.parametrize(
-    "cls", [SkipsBatches, MovesBatches, MadeLate, Gathers, Returns, ManyKindsOfBatch], ids=lambda cls: cls.__name__
-)
+class ShortLast(Linear):
+    """The last batch of an epoch has one sample."""
+
+    def train_dataloader(self):
+        return DataLoader(torch.arange(28.0).reshape(7, 4) / 32, batch_size=2)
+
+
+CASES = [SkipsBatches, MovesBatches, MadeLate, Gathers, Returns, ManyKindsOfBatch, ShortLast]
+
+
+@pytest.mark.parametrize("cls", CASES, ids=lambda cls: cls.__name__)
 def test_equals_the_cpu(tmp_path, cls):
     (cpu, _, expected), (csx, _, found) = (fit(a, cls, tmp_path / a) for a in ("cpu", "csx"))
     assert len(found) == len(expected) > 4

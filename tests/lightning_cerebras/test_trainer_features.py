@@ -142,9 +142,12 @@ def test_progress_bars_show_the_values_of_the_cpu(tmp_path):
 
 def test_lambda_callbacks_run_at_each_batch(tmp_path):
     seen = []
-    callback = LambdaCallback(on_train_batch_end=lambda trainer, module, outputs, batch, index: seen.append(index))
+    callback = LambdaCallback(
+        on_train_batch_end=lambda trainer, module, outputs, batch, index: seen.append(index),
+        on_after_backward=lambda trainer, module: seen.append("backward"),
+    )
     trainer("csx", tmp_path, callbacks=[callback]).fit(Linear())
-    assert seen == [0, 1, 2, 3]
+    assert seen == ["backward", 0, "backward", 1, "backward", 2, "backward", 3]
 
 
 def rows_of(logger):
