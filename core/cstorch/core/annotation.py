@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from cstorch.where import user_line
@@ -16,54 +15,43 @@ F = TypeVar("F", bound=Callable[..., object])
 
 
 class AnnotationMode:
-    """The two types that programs build their hints of."""
+    """The types that programs build their hints of."""
 
-    @dataclass
     class Config:
-        """What a hint is made of: programs subclass it with a dataclass of their own."""
+        """What a hint is made of: programs derive from it."""
 
-    @dataclass(frozen=True)
     class Attribute:
-        """A hint.
+        """A hint; what it is made with is kept and not looked at."""
 
-        Attributes:
-            name: Its name.
-            value: Its value.
-        """
-
-        name: str
-        value: Any
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            self.args, self.kwargs = args, kwargs
 
 
-def warn_of_hint(what: str) -> None:
-    """Warn, with the user's line, that a hint has no effect.
+def hint(what: str, *args: Any, **kwargs: Any) -> Callable[[F], F]:
+    """A decorator that leaves a function as it is, after a warning with the user's line where anything is hinted at.
 
     Args:
-        what: The call, as the program writes it.
+        what: The name of the function that the program calls.
+        args: What it is called with; None hints at nothing.
+        kwargs: The same.
     """
-    warnings.warn(
-        f"{what} (at {user_line()}) is a hint to the compiler of a cluster and has no effect here; results are the "
-        "same without it.",
-        stacklevel=3,
-    )
+    if any(value is not None for value in (*args, *kwargs.values())):
+        warnings.warn(
+            f"{what}(...) (at {user_line()}) is a hint to the compiler of a cluster and has no effect here; results "
+            "are the same without it.",
+            stacklevel=3,
+        )
+    return lambda function: function
 
 
-def create_annotation(
-    config_class: type[AnnotationMode.Config], get_attribute: Callable[..., Any], **kwargs: Any
-) -> Callable[[F], F]:
+def create_annotation(*args: Any, **kwargs: Any) -> Callable[[F], F]:
     """A decorator that attaches a hint to what a function does; warns that it has no effect here.
 
     Args:
-        config_class: Makes the configuration of the hint.
-        get_attribute: Makes the hint of that; not called here.
-        kwargs: Of `config_class`, which checks them.
+        args: Of the hint; not looked at.
+        kwargs: The same.
 
     Returns:
         A decorator that returns the function as it is.
-
-    Raises:
-        TypeError: `config_class` does not take `kwargs`.
     """
-    config_class(**kwargs)
-    warn_of_hint(f"create_annotation({config_class.__name__}, ...)")
-    return lambda function: function
+    return hint("create_annotation", *args, **kwargs)

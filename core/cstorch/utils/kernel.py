@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any
 
-from cstorch.core.annotation import warn_of_hint
-
-F = TypeVar("F", bound=Callable[..., object])
+from cstorch.core.annotation import F, hint
 
 
-def kernel_annotater(kernel: str | None = None) -> Callable[[F], F]:
+def kernel_annotater(*args: Any, **kwargs: Any) -> Callable[[F], F]:
     """A decorator that names the kernel of what a function does; it changes no result and has no effect here.
 
     Args:
-        kernel: Its name; None for none. A name is warned of, as it is not looked at.
+        args: Of the hint; what is not None is warned of, as it is not looked at.
+        kwargs: The same.
 
     Returns:
         A decorator that returns the function as it is.
     """
-    if kernel is not None:
-        warn_of_hint(f"kernel_annotater({kernel!r})")
-    return lambda function: function
+    return hint("kernel_annotater", *args, **kwargs)
