@@ -13,13 +13,12 @@ import statistics
 import sys
 import time
 import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import cstorch
 import torch
-import torch.nn.functional as F
 from cstorch.distributed import ClusterConfig
+from training import Training
 from workloads import WORKLOADS, Workload
 
 ROUNDS = 7
@@ -47,38 +46,13 @@ class Timed:
 
 def seconds(workload: Workload, count: int) -> tuple[float, float]:
     """Seconds a step on so many systems, and those of them that are not the program's."""
-    torch.manual_seed(0)
-    with cstorch.backend("CSX", cluster_config=ClusterConfig(num_csx=count)) as backend:
-        model = workload.model()
-        compiled = cstorch.compile(model, backend)
-        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
-        batch = workload.batch()
-
-        @cstorch.trace
-        def step(batch: Any) -> torch.Tensor:
-            x, y = batch
-            loss = F.cross_entropy(compiled(x), y)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            return loss
-
-        def batches() -> Iterator[Any]:
-            while True:
-                yield batch
-
-        loader = cstorch.utils.data.DataLoader(batches)
-        executor = iter(cstorch.utils.data.DataExecutor(loader, num_steps=10**9))
-        for _ in range(3):
-            step(next(executor))
-        (programs,) = step._programs.values()
-        holder: Any = programs[0]
-        if count > 1:
-            holder = holder.executable._loaded
+    with cstorch.backend("CSX", cluster_config=ClusterConfig(num_csx=count)):
+        training = Training(workload)
+        training.run(2)
+        holder = training.bound if count == 1 else training.bound.executable._loaded
         timed = holder.executable = Timed(holder.executable)
         start = time.perf_counter()
-        for _ in range(workload.steps):
-            step(next(executor))
+        training.run(workload.steps)
         whole = time.perf_counter() - start
     return whole / workload.steps, (whole - timed.seconds) / workload.steps
 

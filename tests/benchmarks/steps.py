@@ -14,12 +14,13 @@ import statistics
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import cstorch
 import torch
 import torch.nn.functional as F
+from training import Training
 from workloads import WORKLOADS, Workload
 
 ROUNDS = 9
@@ -48,39 +49,15 @@ def eager(workload: Workload, fused: bool, compiled: bool) -> Steps:
 
 
 def csx(workload: Workload) -> tuple[Steps, Steps, Steps]:
-    torch.manual_seed(0)
-    backend = cstorch.backend("CSX")
-    model = workload.model()
-    compiled = cstorch.compile(model, backend)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
-    batch = workload.batch()
-
-    @cstorch.trace
-    def step(batch: Any) -> torch.Tensor:
-        x, y = batch
-        loss = F.cross_entropy(compiled(x), y)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        return loss
-
-    def batches() -> Iterator[Any]:
-        while True:
-            yield batch
-
-    loader = cstorch.utils.data.DataLoader(batches)
-    executor = iter(cstorch.utils.data.DataExecutor(loader, num_steps=10**9))
-    step(next(executor))
+    cstorch.backend("CSX")
+    training = Training(workload)
+    bound = training.bound
+    inputs = bound.inputs(list(training.batch), [])
 
     def run(steps: int) -> float:
         start = time.perf_counter()
-        for _ in range(steps):
-            step(next(executor))
+        training.run(steps)
         return time.perf_counter() - start
-
-    (programs,) = step._programs.values()
-    bound = programs[0]
-    inputs = bound.inputs(list(batch), [])
 
     def bare(steps: int) -> float:
         start = time.perf_counter()

@@ -1,0 +1,57 @@
+"""Trains a workload on csx, as the benchmarks that time steps do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import cstorch
+import torch
+import torch.nn.functional as F
+from workloads import Workload
+
+
+class Training:
+    """A workload on the present csx backend, with AdamW, traced by a first step.
+
+    Args:
+        workload: The workload.
+
+    Attributes:
+        batch: The one batch that it trains on.
+        step: The traced step.
+        bound: Its program.
+    """
+
+    def __init__(self, workload: Workload) -> None:
+        torch.manual_seed(0)
+        model = workload.model()
+        compiled = cstorch.compile(model, cstorch.backend())
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+        self.batch = workload.batch()
+
+        @cstorch.trace
+        def step(batch: Any) -> torch.Tensor:
+            x, y = batch
+            loss = F.cross_entropy(compiled(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        def batches() -> Iterator[Any]:
+            while True:
+                yield self.batch
+
+        loader = cstorch.utils.data.DataLoader(batches)
+        self.step: Callable[[Any], Any] = step
+        self._executor = iter(cstorch.utils.data.DataExecutor(loader, num_steps=10**9))
+        self.run(1)
+        (programs,) = step._programs.values()
+        self.bound: Any = programs[0]
+
+    def run(self, steps: int) -> None:
+        """Take so many steps."""
+        step, executor = self.step, self._executor
+        for _ in range(steps):
+            step(next(executor))
