@@ -73,9 +73,12 @@ def fake_of(mode: Any, tensor: torch.Tensor) -> torch.Tensor:
 
 def propagate(graph: fx.GraphModule) -> None:
     """Run `graph` on fake tensors like the `meta["val"]` of its placeholders, and set that of all other nodes."""
-    from torch.fx.experimental.symbolic_shapes import ShapeEnv  # sympy, which takes a while
+    shapes = None
+    if graph.graph.find_nodes(op="call_function", target=torch.ops.higher_order.while_loop):  # loops ask for it
+        from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-    mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv())  # which loops ask for
+        shapes = ShapeEnv()
+    mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=shapes)
 
     class Propagate(fx.Interpreter):
         def run_node(self, n: fx.Node) -> Any:

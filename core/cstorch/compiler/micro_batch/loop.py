@@ -61,7 +61,7 @@ class _Tiling:
         additional = [self._early(node) for node in body.outer]
         root = nn.Module()
         root.micro_batch = fx.GraphModule(nn.Module(), body.graph)
-        root.goes_on = fx.GraphModule(nn.Module(), self._condition(body, len(carried)))
+        root.goes_on = fx.GraphModule(nn.Module(), self._condition(body))
         goes_on, micro_batch = self._graph.get_attr("goes_on"), self._graph.get_attr("micro_batch")
         loop = self._graph.call_function(LOOP, (goes_on, micro_batch, tuple(first), tuple(additional)))
         loop.meta["val"] = tuple(node.meta["val"] for node in first)
@@ -144,7 +144,7 @@ class _Tiling:
 
     def _rest(self, root: nn.Module) -> None:
         """What comes after the loop, what can wait until then, and at the end what is written to state."""
-        last = [node for node in self._of.graph.nodes if node.op == "output" or _writes(node)]
+        last = dict.fromkeys(node for node in self._of.graph.nodes if node.op == "output" or _writes(node))
         for node in self._of.graph.nodes:
             if node.op == "get_attr":
                 setattr(root, node.target, getattr(self._of.graph.owning_module, node.target))
@@ -167,14 +167,14 @@ class _Tiling:
             self._early(node)
 
     @staticmethod
-    def _condition(body: Body, carried: int) -> fx.Graph:
+    def _condition(body: Body) -> fx.Graph:
+        """Whether there is another micro-batch."""
         graph = fx.Graph()
         places = list(body.graph.find_nodes(op="placeholder"))
         inputs = [graph.placeholder(f"in_{i}") for i in range(len(places))]
         for node, like in zip(inputs, places, strict=True):
             node.meta["val"] = like.meta["val"]
-        count = body.count
-        less = graph.call_function(aten.lt.Scalar, (inputs[0], count))
+        less = graph.call_function(aten.lt.Scalar, (inputs[0], body.count))
         with body.mode:
             less.meta["val"] = torch.empty((), dtype=torch.bool)
         graph.output(less)
