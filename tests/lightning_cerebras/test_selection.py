@@ -47,7 +47,6 @@ def test_the_environment_variable(monkeypatch):
 
 
 def test_the_command_line():
-    pytest.importorskip("jsonargparse")
     from lightning.pytorch.cli import LightningCLI
     from lightning.pytorch.demos.boring_classes import BoringModel
 
