@@ -10,6 +10,7 @@ import torch
 from torch import fx, nn
 
 from cstorch._torch_private.tracing import propagate
+from cstorch.compiler.loops import loops_of
 from cstorch.errors import BackendError
 from cstorch.tracing.across_systems import COMBINE
 
@@ -90,6 +91,11 @@ def loaded(dump: Any, inputs: Iterable[Layout]) -> fx.GraphModule:
     for node, layout in zip(module.graph.find_nodes(op="placeholder"), inputs, strict=True):
         node.meta["val"] = layout.empty()
     propagate(module)
+    for loop in loops_of(module):
+        _, _, carried, others = loop.node.args
+        for node, outer in zip(loop.turn.graph.find_nodes(op="placeholder"), (*carried, *others), strict=True):  # type: ignore[misc]
+            node.meta["val"] = outer.meta["val"]
+        propagate(loop.turn)
     return module
 
 
