@@ -22,6 +22,7 @@ from cstorch.tracing.recorder import Recorder
 aten = torch.ops.aten
 
 _LOSSES = {aten.nll_loss_forward.default, aten.nll_loss2d_forward.default}
+_BACKWARD = {aten.nll_loss_backward.default, aten.nll_loss2d_backward.default}
 _MEAN, _SUM = 1, 2  # of `reduction` in ATen
 _SUMS = {aten.sum.default, aten.sum.dim_IntList, aten.count_nonzero.default}
 _OF_A_COUNT = {
@@ -77,6 +78,10 @@ class SharedCounts:
         picked = {user.args[1]: user for user in loss.users if user.target is operator.getitem}
         total = self._weight_of_labels(loss, picked.get(1))
         loss.update_arg(3, _SUM)
+        for backward in [user for user in getattr(picked.get(1), "users", ()) if user.target in _BACKWARD]:
+            with self._graph.inserting_before(backward):
+                backward.update_arg(0, self._call(aten.div.Tensor, backward.args[0], total))
+            backward.update_arg(4, _SUM)
         if 0 not in picked:
             return
         mean = picked[0]  # stays the node that outputs of the program are known by
@@ -106,8 +111,6 @@ class SharedCounts:
                     own = self._call(operator.getitem, loss, 1)
             with self._graph.inserting_after(own):
                 total = self._call(mean_of_systems, own, self._systems)
-        if own is not None:
-            own.replace_all_uses_with(total, delete_user_cb=lambda user: user is not total)
         return total
 
     # -- sums divided by counts --------------------------------------------------------------------------
