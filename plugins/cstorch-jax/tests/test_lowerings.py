@@ -43,9 +43,8 @@ def test_elementwise():
         "logical_not reciprocal sign signbit sin sinh sqrt square tan tanh trunc neg rsqrt sigmoid relu erf erfc round"
     )
     compare(lambda x: [getattr(torch, name)(x) for name in names.split()], X)
-    compare(
-        lambda x: [F.gelu(x), F.gelu(x, approximate="tanh"), F.silu(x), F.elu(x), F.softplus(x), F.leaky_relu(x)], X
-    )
+    compare(lambda x: [F.gelu(x, approximate="tanh"), F.silu(x), F.elu(x), F.softplus(x), F.leaky_relu(x)], X)
+    compare(lambda x: [F.gelu(x)], X.clamp(-9, 9))  # of inf, PyTorch's is nan on some processors
     binary = (
         "add sub mul div pow remainder atan2 hypot maximum minimum fmin fmax eq ne lt le gt ge logical_and logical_or"
     )
