@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import operator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -80,6 +80,7 @@ class StateTable:
         self.memories: dict[int, Memory] = {}
         self._tensors: dict[int, Bound] = {}
         self._bound: dict[int, list[Bound]] = {}
+        self._settled: dict[int, tuple[list[torch.Tensor], list[float]]] = {}  # as programs left their state
         self._outputs: dict[int, list[tuple[torch.Tensor, float, int]]] = {}  # of the last run of each program
         self._next = 0
         self._all_writes = -1
@@ -95,10 +96,14 @@ class StateTable:
             count = _writes(where)
             if count != memory.writes:
                 memory.writes, memory.is_known = count, False
+                self._settled.clear()
 
     def change(self, program: int, state: list[torch.Tensor]) -> Change | None:
         """What has to be told before `program` runs on `state`; None for nothing, as usual."""
         self._look()
+        tensors, versions = self._settled.get(program, ((), ()))
+        if tensors and all(map(operator.is_, tensors, state)) and _versions(state) == versions:
+            return None
         bound = self._bound.get(program)
         if bound is not None:
             for entry, tensor in zip(bound, state, strict=True):
@@ -109,6 +114,7 @@ class StateTable:
         return self._changed(program, state)
 
     def _changed(self, program: int, state: list[torch.Tensor]) -> Change:
+        self._settled.clear()
         found = Change()
         after = [self._bind(tensor, found) for tensor in state]
         for entry in self._bound.get(program, ()):
@@ -160,8 +166,12 @@ class StateTable:
 
     def ran(self, program: int, outputs: list[torch.Tensor]) -> None:
         """Note that `program` has run on all systems: what it wrote is the same everywhere."""
-        for entry in self._bound[program]:
-            entry.version = _version(entry.tensor)
+        bound = self._bound[program]
+        tensors = [entry.tensor for entry in bound]
+        versions = _versions(tensors)
+        for entry, version in zip(bound, versions, strict=True):
+            entry.version = version
+        self._settled[program] = tensors, versions
         self._outputs[program] = [(t, _version(t), _writes(t.untyped_storage().data_ptr())) for t in outputs]
 
     def unwritten(self) -> list[Memory]:
@@ -172,6 +182,7 @@ class StateTable:
     def forget(self) -> None:
         """The systems are new and know nothing."""
         self._outputs.clear()
+        self._settled.clear()
         for memory in self.memories.values():
             memory.is_known = False
 
@@ -182,7 +193,14 @@ def _writes(where: int) -> int:
 
 def _version(tensor: torch.Tensor) -> float:
     """How often PyTorch has written to `tensor`; one that does not count is written whenever it is asked."""
-    return math.nan if tensor.is_inference() else tensor._version
+    return float("nan") if tensor.is_inference() else tensor._version  # another nan each time: lists of them differ
+
+
+def _versions(tensors: list[torch.Tensor]) -> list[float]:
+    try:
+        return [tensor._version for tensor in tensors]
+    except RuntimeError:  # one of them does not count
+        return [_version(tensor) for tensor in tensors]
 
 
 def written_state(program: Program) -> list[int]:
