@@ -8,6 +8,7 @@ from pathlib import Path
 import cstorch
 import pytest
 import torch
+from cstorch.appliance.state import StateTable
 from cstorch.distributed import ClusterConfig
 from cstorch.errors import BackendError, DataError, StateError
 from torch import nn
@@ -242,3 +243,25 @@ def test_running_statistics_are_averaged_and_what_the_host_writes_is_sent():
         keep(step(x))
         backend.check_systems()
     torch.testing.assert_close(seen[0], (x - 1) * 2 / (1 + 1e-5) ** 0.5 + torch.tensor([0.0, 3.0, 3.0]))
+
+
+@pytest.mark.parametrize("counts", [True, False])
+def test_only_state_that_the_host_may_have_written_to_is_sent(counts):
+    with torch.inference_mode(not counts):
+        state = [torch.ones(3), torch.zeros(2)]
+        table = StateTable()
+        assert len(table.change(0, state).pushed) == 2
+        for tensor in state:
+            tensor.add_(1)  # by the program, on every system
+        table.ran(0, [])
+        again = table.change(0, state)
+        if counts:
+            assert again is None
+            state[1].mul_(2)
+            again = table.change(0, state)
+            assert [memory.tensors[0].tensor is state[1] for memory in again.pushed] == [True]
+        else:  # such tensors do not say whether they were written to
+            assert len(again.pushed) == 2
+        other = [torch.ones(3), state[1]]
+        table.ran(0, [])
+        assert len(table.change(0, other).pushed) == (1 if counts else 2)
