@@ -1,6 +1,7 @@
 """Trains on two systems until it is stopped; writes the step and the process ids of systems to the file it is told."""
 
 import os
+import signal
 import sys
 import warnings
 from pathlib import Path
@@ -14,6 +15,7 @@ warnings.simplefilter("ignore")
 
 if __name__ == "__main__":
     progress = Path(sys.argv[1])
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it for what it runs in the background
     with cstorch.backend("CSX", cluster_config=ClusterConfig(num_csx=2)) as backend:
         model = nn.Linear(6, 4)
         compiled = cstorch.compile(model, backend)
