@@ -28,12 +28,13 @@ class Training:
         model = workload.model()
         compiled = cstorch.compile(model, cstorch.backend())
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
-        self.batch = workload.batch()
+        x, y = workload.batch()
+        self.batch = x, (y if len(y) == len(x) else y.view(len(x), -1))  # a row for each sample, to be divided
 
         @cstorch.trace
         def step(batch: Any) -> torch.Tensor:
             x, y = batch
-            loss = F.cross_entropy(compiled(x), y)
+            loss = F.cross_entropy(compiled(x), y.flatten())
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
