@@ -10,6 +10,8 @@ from torch import fx
 from torch.fx import traceback as fx_traceback
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from cstorch._torch_private.tracing import Propagate
+
 __all__ = ["functional"]
 
 _KEPT = "custom"  # the one entry of `meta` that PyTorch hands on from a node to those that are made of it
@@ -52,14 +54,6 @@ def functional(graph: fx.GraphModule) -> fx.GraphModule:
 
 def _show_views(graph: fx.GraphModule, like: list[Any]) -> None:
     """Work out the fake tensors again, so that views share the memory of what they are views of."""
-
-    class Show(fx.Interpreter):
-        def run_node(self, n: fx.Node) -> Any:
-            value = super().run_node(n)
-            if n.op not in ("placeholder", "output"):
-                n.meta["val"] = value
-            return value
-
     modes = [value.fake_mode for value in like]
     with modes[0] if modes else contextlib.nullcontext(), torch.no_grad():
-        Show(graph).run(*like)
+        Propagate(graph).run(*like)

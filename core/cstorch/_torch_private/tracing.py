@@ -22,6 +22,7 @@ from torch.utils._python_dispatch import _disable_current_modes as outside_modes
 __all__ = [
     "DATA_DEPENDENT",
     "FakeTensorMode",
+    "Propagate",
     "TorchDispatchMode",
     "any_autocast",
     "compiling",
@@ -71,6 +72,17 @@ def fake_of(mode: Any, tensor: torch.Tensor) -> torch.Tensor:
     return fake
 
 
+class Propagate(fx.Interpreter):
+    """Runs a graph and keeps what each node makes in its `meta["val"]`; that of placeholders stays."""
+
+    def run_node(self, n: fx.Node) -> Any:
+        """Run one node."""
+        value = super().run_node(n)
+        if n.op not in ("placeholder", "output"):
+            n.meta["val"] = value
+        return value
+
+
 def propagate(graph: fx.GraphModule) -> None:
     """Run `graph` on fake tensors like the `meta["val"]` of its placeholders, and set that of all other nodes."""
     shapes = None
@@ -79,13 +91,6 @@ def propagate(graph: fx.GraphModule) -> None:
 
         shapes = ShapeEnv()
     mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=shapes)
-
-    class Propagate(fx.Interpreter):
-        def run_node(self, n: fx.Node) -> Any:
-            value = super().run_node(n)
-            if n.op not in ("placeholder", "output"):
-                n.meta["val"] = value
-            return value
 
     with mode, torch.no_grad():
         like = [node.meta["val"] for node in graph.graph.find_nodes(op="placeholder")]

@@ -7,11 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import fx
 
-from cstorch._torch_private.tracing import mutated_arguments
 from cstorch.device.tensor import observer
-from cstorch.tracing.batch_dims import key
+from cstorch.tracing.batch_dims import key, written_memory
 from cstorch.tracing.program import Program
 
 
@@ -206,12 +204,6 @@ def _versions(tensors: list[torch.Tensor]) -> list[float]:
 def written_state(program: Program) -> list[int]:
     """Positions of the state that a program writes to."""
     graph = program.graph.graph
-    touched = {
-        key(target)
-        for node in graph.nodes
-        if isinstance(node.target, torch._ops.OpOverload)
-        for target in mutated_arguments(node.target, node.args, node.kwargs)
-        if isinstance(target, fx.Node)
-    }
+    touched = written_memory(graph)
     state = list(graph.find_nodes(op="placeholder"))[: len(program.state)]
     return [i for i, node in enumerate(state) if key(node) in touched]

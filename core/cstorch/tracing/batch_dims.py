@@ -100,6 +100,17 @@ def key(node: Any) -> int:
     return storage_id(node.meta["val"] if isinstance(node, fx.Node) else node)
 
 
+def written_memory(graph: fx.Graph) -> set[int]:
+    """The keys of the memory that operations of a graph write to."""
+    return {
+        key(target)
+        for node in graph.nodes
+        if isinstance(node.target, torch._ops.OpOverload)
+        for target in mutated_arguments(node.target, node.args, node.kwargs)
+        if isinstance(target, fx.Node)
+    }
+
+
 def _values(node: fx.Node) -> list[torch.Tensor]:
     return [v for v in pytree.tree_leaves(node.meta.get("val")) if isinstance(v, torch.Tensor)]
 

@@ -14,9 +14,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from cstorch._torch_private.tracing import mutated_arguments
 from cstorch.tracing.across_systems import early_mean_of_systems, mean_of_systems, sum_of_systems
-from cstorch.tracing.batch_dims import BatchDims, key
+from cstorch.tracing.batch_dims import BatchDims, key, written_memory
 from cstorch.tracing.recorder import Recorder
 
 aten = torch.ops.aten
@@ -45,13 +44,7 @@ class SharedCounts:
         self._recorder, self._systems, self._dims = recorder, systems, dims
         self._graph = recorder.graph
         self._arguments = {e.node for e in recorder.inputs if isinstance(e.source, int)}
-        self._written = {
-            key(target)
-            for node in self._graph.nodes
-            if isinstance(node.target, torch._ops.OpOverload)
-            for target in mutated_arguments(node.target, node.args, node.kwargs)
-            if isinstance(target, fx.Node)
-        }
+        self._written = written_memory(self._graph)
 
     def share(self) -> bool:
         """Rewrite the graph; whether anything was changed."""
