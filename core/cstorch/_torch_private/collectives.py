@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import datetime
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,6 +24,7 @@ __all__ = [
     "is_connection_error",
     "make_gloo_group",
     "make_group",
+    "make_host_group",
     "name_group",
     "unregister_group",
     "wait",
@@ -71,6 +74,52 @@ def make_gloo_group(name: str, store: Any, rank: int, size: int, host: str | Non
     made = gloo(store, rank, size, options)
     made._set_sequence_number_for_group()
     return make_group(name, store, rank, size, made, "cpu", dist.ProcessGroup.BackendType.GLOO)
+
+
+HOST_GROUP = Path(__file__).parent / "host_group.cpp"
+"""The source of groups of one host, whose library calls those in `HOST_GROUP_CALLS`."""
+
+HOST_GROUP_CALLS = ["torch_cpu", "c10"]
+
+
+def host_group_bytes(library: Path, size: int) -> int:
+    """The bytes of memory that `size` processes of one host exchange tensors through; few of them are touched."""
+    count = ctypes.CDLL(str(library)).cstorch_host_group_bytes
+    count.restype = ctypes.c_size_t
+    return int(count(size))
+
+
+def make_host_group(
+    library: Path, name: str, store: Any, rank: int, size: int, file: int, lives: Sequence[int], timeout: float
+) -> Any:
+    """A group of processes of one host, which functional collectives find by `name`.
+
+    Args:
+        library: The library that `HOST_GROUP` was built into.
+        name: The name.
+        store: Where its members met.
+        rank: The rank of this process.
+        size: The number of members.
+        file: The file of the memory that all of them map.
+        lives: For each member a file that can be read once it has ended, or -1. The group closes them.
+        timeout: Seconds that a member waits for another.
+
+    Raises:
+        RuntimeError: the memory cannot be mapped.
+    """
+    group: Any = dist.ProcessGroup(store, rank, size)
+    group._set_group_name(name)
+    name_group(name, group)
+    make = ctypes.CDLL(str(library)).cstorch_host_group
+    make.restype, make.argtypes = (
+        ctypes.c_char_p,
+        [ctypes.c_char_p, *[ctypes.c_int] * 3, ctypes.c_void_p, ctypes.c_int64],
+    )
+    problem = make(name.encode(), file, rank, size, (ctypes.c_int * size)(*lives), int(timeout * 1e3))
+    if problem is not None:
+        unregister_group(name)
+        raise RuntimeError(problem.decode())
+    return group
 
 
 @contextlib.contextmanager

@@ -100,6 +100,7 @@ def launched_processes() -> int:
 
 def _several(config: Any, compile_dir: str | os.PathLike[str] | None, launched: int) -> Appliance:
     from cstorch.appliance import meeting
+    from cstorch.appliance.group import options_now
     from cstorch.appliance.several import SystemsAppliance
     from cstorch.appliance.system import serve
 
@@ -109,7 +110,7 @@ def _several(config: Any, compile_dir: str | os.PathLike[str] | None, launched: 
         host = meeting.own_address(os.environ.get("MASTER_ADDR", meeting.LOOPBACK))
         store, rank, size = meeting.torchrun_store(wait)
         if rank > 0:
-            options = {"start_timeout": wait, "timeout": csx.systems.timeout, "compile_dir": compile_dir}
+            options = options_now(compile_dir)
             serve(store, rank, size, host, secret, options)
             sys.exit(0)
         return SystemsAppliance(size, secret, store=lambda: store, host=host)
@@ -132,6 +133,7 @@ def join(address: str, credentials: str | None, compile_dir: str | None) -> int:
         BackendError: the controller does not answer, or does not let this system in.
     """
     from cstorch.appliance import meeting
+    from cstorch.appliance.group import options_now
     from cstorch.appliance.system import serve
 
     secret = meeting.read_secret(credentials)
@@ -141,7 +143,7 @@ def join(address: str, credentials: str | None, compile_dir: str | None) -> int:
     size = int(store.get("size"))
     if rank >= size:
         raise BackendError(f"the run at {address} has its {size - 1} systems beside the controller already.")
-    options = {"start_timeout": wait, "timeout": csx.systems.timeout, "compile_dir": compile_dir}
+    options = options_now(compile_dir)
     host = meeting.own_address(meeting.split_address(address)[0])
     serve(store, rank, size, host, secret, options)
     return rank

@@ -1,4 +1,4 @@
-"""Where the controller and the systems of a run find one another, show who they are, and become one process group."""
+"""Where the controller and the systems of a run find one another, and show who they are."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ from typing import Any
 
 from torch import distributed
 
-from cstorch._torch_private.collectives import make_gloo_group
-from cstorch.compiler.collectives import GROUP
 from cstorch.errors import BackendError
 
 dist: Any = distributed
@@ -142,7 +140,7 @@ def admit(store: Any, size: int, secret: bytes | None, timeout: float, watch: Ca
     question = secrets.token_bytes(32)
     store.set("question", question)
     for rank in range(1, size):
-        answer = _get(store, f"answer/{rank}", timeout, watch, f"system {rank} of {size - 1} has not come")
+        answer = awaited(store, f"answer/{rank}", timeout, watch, f"system {rank} of {size - 1} has not come")
         theirs, proof = answer[:32], answer[32:]
         if not hmac.compare_digest(proof, _proof(secret, question, f"system {rank}")):
             raise BackendError(
@@ -158,15 +156,20 @@ def enter(store: Any, rank: int, secret: bytes | None, timeout: float) -> None:
     Raises:
         BackendError: the controller does not answer, or does not know the secret.
     """
-    question = _get(store, "question", timeout, lambda: None, "the controller has not begun")
+    question = awaited(store, "question", timeout, lambda: None, "the controller has not begun")
     mine = secrets.token_bytes(32)
     store.set(f"answer/{rank}", mine + _proof(secret, question, f"system {rank}"))
-    proof = _get(store, f"admitted/{rank}", timeout, lambda: None, "the controller has not let this system in")
+    proof = awaited(store, f"admitted/{rank}", timeout, lambda: None, "the controller has not let this system in")
     if not hmac.compare_digest(proof, _proof(secret, mine, "controller")):
         raise BackendError("the controller does not know the secret of this system's credentials, so nothing is run.")
 
 
-def _get(store: Any, name: str, timeout: float, watch: Callable[[], None], problem: str) -> bytes:
+def awaited(store: Any, name: str, timeout: float, watch: Callable[[], None], problem: str) -> bytes:
+    """What another process writes to `store` under `name`.
+
+    Raises:
+        BackendError: it is not there within `timeout` seconds; `problem` says what that means.
+    """
     end = time.monotonic() + timeout
     while not store.check([name]):
         watch()
@@ -178,8 +181,3 @@ def _get(store: Any, name: str, timeout: float, watch: Callable[[], None], probl
         time.sleep(_POLL)
     value: bytes = store.get(name)
     return value
-
-
-def make_systems_group(store: Any, rank: int, size: int, host: str | None, timeout: float) -> Any:
-    """The process group of all systems, which compiled programs find by its name."""
-    return make_gloo_group(GROUP, dist.PrefixStore("group", store), rank, size, host, timeout)

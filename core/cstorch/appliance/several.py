@@ -21,13 +21,13 @@ from cstorch._torch_private.collectives import is_connection_error, unregister_g
 from cstorch.appliance import meeting
 from cstorch.appliance.base import Appliance
 from cstorch.appliance.channel import Channel, Order
+from cstorch.appliance.group import make_systems_group, options_now
 from cstorch.appliance.launch import LocalSystems
 from cstorch.appliance.portable import PortableProgram
 from cstorch.appliance.replay import Run, RunLog, copies
 from cstorch.appliance.state import Change, StateTable
 from cstorch.appliance.system import checksum
 from cstorch.appliance.wire import Settings
-from cstorch.backends import csx
 from cstorch.compiler.collectives import GROUP
 from cstorch.compiler.compile import compile_program
 from cstorch.compiler.interpreter import InterpretedExecutable
@@ -96,11 +96,7 @@ class SystemsAppliance(Appliance):
         self.count = count
         self._secret, self._python_paths, self._make_store, self._host = secret, python_paths, store, host
         self._restarts = restarts if store is None else 0
-        self._options = {
-            "start_timeout": csx.systems.start_timeout,
-            "timeout": csx.systems.timeout,
-            "compile_dir": None if compile_dir is None else os.fspath(compile_dir),
-        }
+        self._options = options_now(compile_dir)
         self._programs: list[_Loaded] = []
         self._state = StateTable()
         self._log = RunLog()
@@ -139,7 +135,7 @@ class SystemsAppliance(Appliance):
             self._store = self._make_store()
             self._store.set("size", str(self.count))
         meeting.admit(self._store, self.count, self._secret, self._options["start_timeout"], self._refuse_ended)
-        self._group = meeting.make_systems_group(self._store, 0, self.count, self._host, self._options["timeout"])
+        self._group = make_systems_group(self._store, 0, self.count, self._host, self._options, self._refuse_ended)
         self._channels = [Channel(self._group, rank) for rank in range(1, self.count)]
 
     def _refuse_ended(self) -> None:

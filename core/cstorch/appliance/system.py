@@ -17,6 +17,7 @@ import torch
 
 from cstorch.appliance import meeting
 from cstorch.appliance.channel import Channel, Message, Order
+from cstorch.appliance.group import make_systems_group
 from cstorch.appliance.portable import PortableProgram
 from cstorch.appliance.wire import Settings
 from cstorch.compiler.cache import cache_folder
@@ -137,14 +138,14 @@ def serve(store: Any, rank: int, size: int, host: str | None, secret: bytes | No
         size: Processes of the run.
         host: The address to bind sockets to.
         secret: What must be known to be let in.
-        options: "start_timeout" and "timeout" in seconds, and "compile_dir".
+        options: See `cstorch.appliance.group.options_now`.
 
     Raises:
         BackendError: the controller does not come or let this system in.
         RuntimeError: the controller or another system has died, or hangs.
     """
     meeting.enter(store, rank, secret, options["start_timeout"])
-    group = meeting.make_systems_group(store, rank, size, host, options["timeout"])
+    group = make_systems_group(store, rank, size, host, options, lambda: None)
     folder = cache_folder(options["compile_dir"])
     try:
         System(Channel(group, 0), rank, folder).serve()

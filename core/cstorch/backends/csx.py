@@ -221,12 +221,15 @@ systems = FlagGroup(
     {
         "timeout": positive(600.0),
         "start_timeout": positive(300.0),
+        "host_memory": boolean(True),
     },
 )
 """Flags of runs on several systems (`ClusterConfig(num_csx=...)`); ours, beyond the specification.
 
 timeout: so many seconds may a system keep the others waiting within a step before it counts as hung.
 start_timeout: so many seconds may pass until all systems are there.
+host_memory: systems that are all on one host exchange gradients through memory that all have mapped, where a C++
+    compiler is there. False: over sockets, as between hosts.
 """
 
 cache = FlagGroup(
