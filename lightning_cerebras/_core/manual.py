@@ -13,6 +13,7 @@ from typing import Any
 import cstorch
 import torch
 
+from lightning_cerebras._core.own_batches import fetch, hand_over
 from lightning_cerebras._core.step_context import StepContext
 
 
@@ -39,7 +40,7 @@ class ManualOptimization:
         def training_step(arguments: Any, inputs: Any) -> None:
             keep = cstorch.step_closure(self._keep)
             with self._inside(inputs):
-                keep(self._inner(*arguments))
+                keep(hand_over("training_step", arguments, self._inner))
 
         @cstorch.trace
         def optimizer_step(optimizer: Any, closure: Any, kwargs: dict[str, Any], inputs: Any) -> None:
@@ -54,7 +55,7 @@ class ManualOptimization:
 
     def training_step(self, *args: Any) -> Any:
         """`Strategy.training_step`: the whole step; what it returned, with its values."""
-        self._traced_step(args, self._context.inputs())
+        self._traced_step(fetch(args), self._context.inputs())
         values, self._values = self._values, None
         return values
 

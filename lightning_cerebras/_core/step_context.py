@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,8 +11,9 @@ from cstorch.tracing.context import context
 from lightning_cerebras._core.counters import Counters
 from lightning_cerebras._core.logs import taped
 from lightning_cerebras._core.metrics import HostMetrics
-from lightning_cerebras._core.private import TRACED_HOOKS, is_of_lightning, own_fetching
+from lightning_cerebras._core.private import TRACED_HOOKS, is_of_lightning
 from lightning_cerebras._core.summaries import TrainerSummaries
+from lightning_cerebras._core.watching import Watching
 
 
 class StepContext:
@@ -28,22 +28,21 @@ class StepContext:
         self._trainer, self._module = trainer, module
         self._counters, self._metrics = Counters(trainer), HostMetrics(module)
         self._metrics.settle()
+        self._watching = Watching(trainer, module)
         self._hooks = _traced_hooks(trainer, module)
         context.summaries = TrainerSummaries(trainer)
-        if "dataloader_iter" in inspect.signature(module.training_step).parameters:
-            raise own_fetching(f"{type(module).__name__}.training_step")
 
     def close(self) -> None:
         """The run is over."""
         self._metrics.release()
         context.summaries = None
 
-    def inputs(self) -> tuple[tuple[int, ...], tuple[Any, ...]]:
+    def inputs(self) -> tuple[tuple[int, ...], tuple[Any, ...], str]:
         """What each call of a traced step must be given for `tracing`; the hooks in it are for cstorch to look at."""
-        return self._counters.values(), self._hooks
+        return self._counters.values(), self._hooks, self._watching.key()
 
     @contextlib.contextmanager
-    def tracing(self, inputs: tuple[tuple[Any, ...], tuple[Any, ...]]) -> Iterator[None]:
+    def tracing(self, inputs: tuple[tuple[Any, ...], tuple[Any, ...], str]) -> Iterator[None]:
         """The surroundings of the step's Python.
 
         Args:
@@ -53,6 +52,7 @@ class StepContext:
             taped(self._trainer, self._module),
             self._counters.standing_in(inputs[0]),
             self._metrics.called_later(),
+            self._watching.called_later(),
             _copies_to_host(),
         ):
             yield

@@ -169,12 +169,3 @@ def test_what_hooks_in_the_step_count_or_read_is_that_of_each_step():
         calls.append(counts.calls)
     assert calls == [12, 12]
     torch.testing.assert_close(weights["csx"], weights["cpu"])
-
-
-def test_a_step_that_fetches_its_batches_is_refused():
-    class Fetches(Linear):
-        def training_step(self, dataloader_iter):
-            return self.layer(next(dataloader_iter)[0]).sum()
-
-    with pytest.raises(ValueError, match=r"Fetches\.training_step takes dataloader_iter.*Take batch and batch_idx"):
-        fit(Fetches, "csx")
