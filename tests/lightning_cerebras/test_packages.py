@@ -70,7 +70,8 @@ def with_mlflow(monkeypatch):
 def with_comet(monkeypatch):
     package = stand_in(monkeypatch, "comet_ml")
     monkeypatch.setattr(comet, "_COMET_AVAILABLE", True)
-    package.start.return_value = package.OfflineExperiment.return_value = run = Run()
+    run = Run()
+    package.start.return_value = package.Experiment.return_value = package.OfflineExperiment.return_value = run
     return loggers.CometLogger(save_dir="comet"), lambda: [
         {**call.args[0], "step": call.kwargs["step"], "epoch": call.kwargs["epoch"]} for call in run.log.call_args_list
     ]
