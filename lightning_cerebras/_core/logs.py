@@ -25,6 +25,9 @@ _PASSED = (
     "rank_zero_only",
 )
 
+_FIXED = (bool, str, type(None))
+"""Types of options that are the same at each step."""
+
 
 @contextlib.contextmanager
 def taped(trainer: Any, module: Any) -> Iterator[None]:
@@ -39,14 +42,6 @@ def taped(trainer: Any, module: Any) -> Iterator[None]:
         yield
         return
 
-    @cstorch.step_closure
-    def replay(fx: str, name: str, value: Any, options: dict[str, Any]) -> None:
-        before, module._current_fx_name = module._current_fx_name, fx
-        try:
-            module.log(name, value, **options)
-        finally:
-            module._current_fx_name = before
-
     def tape(fx: str, name: str, value: Any, **options: Any) -> None:
         if options.get("enable_graph"):
             raise ValueError(
@@ -56,7 +51,17 @@ def taped(trainer: Any, module: Any) -> Iterator[None]:
         passed = {key: options[key] for key in _PASSED if key in options}
         if passed.get("logger"):
             passed["logger"] = None  # the default means True, and does not warn of a missing logger again
-        replay(fx, name, value, passed)
+        fixed = {key: option for key, option in passed.items() if isinstance(option, _FIXED)}
+
+        @cstorch.step_closure
+        def replay(value: Any, options: dict[str, Any]) -> None:
+            before, module._current_fx_name = module._current_fx_name, fx
+            try:
+                module.log(name, value, **fixed, **options)
+            finally:
+                module._current_fx_name = before
+
+        replay(value, {key: option for key, option in passed.items() if key not in fixed})
 
     results.log = tape
     try:
