@@ -59,7 +59,7 @@ class AutomaticOptimization:
         )
         step = self._traced(variant, self._step)
         given = dict(zip(closure.kwargs, fetch(tuple(closure.kwargs.values())), strict=True))
-        step(self._context.inputs(), given, closure.optimizer, optimizer, closure.zero, closure.backward)
+        self._context.call(step, given, closure.optimizer, optimizer, closure.zero, closure.backward)
         if closure.zero:
             progress = self.loop.optim_progress.optimizer.zero_grad
             progress.increment_ready()
@@ -79,7 +79,7 @@ class AutomaticOptimization:
             closure._result = self.run(closure, optimizer)
             return closure._result.loss
         result = closure() if closure is not None else None
-        self._traced("optimizer_step", self._step_optimizer)(self._context.inputs(), optimizer, kwargs)
+        self._context.call(self._traced("optimizer_step", self._step_optimizer), optimizer, kwargs)
         return result
 
     def _traced(self, variant: Any, function: Any) -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 
 import cstorch
 
+from lightning_cerebras._core.counters import Counters
 from lightning_cerebras._core.private import results_of
 
 _PASSED = (
@@ -30,12 +31,13 @@ _FIXED = (bool, str, type(None))
 
 
 @contextlib.contextmanager
-def taped(trainer: Any, module: Any) -> Iterator[None]:
+def taped(trainer: Any, module: Any, counters: Counters) -> Iterator[None]:
     """Within, calls of `log` (the module's and the callbacks') become step closures of the step being traced.
 
     Args:
         trainer: The trainer.
         module: The LightningModule.
+        counters: Is told that something was logged.
     """
     results = results_of(trainer)
     if results is None:  # predict: Lightning itself refuses to log
@@ -51,6 +53,7 @@ def taped(trainer: Any, module: Any) -> Iterator[None]:
         passed = {key: options[key] for key in _PASSED if key in options}
         if passed.get("logger"):
             passed["logger"] = None  # the default means True, and does not warn of a missing logger again
+        counters.has_logged = True
         fixed = {key: option for key, option in passed.items() if isinstance(option, _FIXED)}
 
         @cstorch.step_closure

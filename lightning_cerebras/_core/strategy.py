@@ -335,13 +335,13 @@ class CSXStrategyMixin:
             inner = getattr(super(), name)
             keep = self._cstorch.step_closure(self._keep)
 
-            def step(args: Any, kwargs: Any, inputs: Any) -> None:
+            def step(inputs: Any, args: Any, kwargs: Any) -> None:
                 with self._context.tracing(inputs):
                     keep(hand_over(name, args, functools.partial(inner, **kwargs)))
 
             step.__name__ = name
             self._evaluations[name] = self._cstorch.trace(step)
-        self._evaluations[name](fetch(args), kwargs, self._context.inputs())
+        self._context.call(self._evaluations[name], fetch(args), kwargs)
         outputs, self._outputs = self._outputs, None
         return outputs
 
