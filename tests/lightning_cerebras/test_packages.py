@@ -209,12 +209,11 @@ def under_kubeflow(monkeypatch, folder):
     [(under_mpi, "MPIEnvironment"), (under_lsf, "LSFEnvironment"), (under_kubeflow, "KubeflowEnvironment")],
 )
 def test_processes_that_were_launched_together_take_a_system_each(tmp_path, monkeypatch, launched, environment):
+    monkeypatch.setattr(rank_zero_only, "rank", 0)  # the strategy tells it the rank of this process
     run = L.Trainer(accelerator="csx", **launched(monkeypatch, tmp_path), **QUIET)
     assert type(run.strategy) is CSXParallelStrategy
     assert type(run.strategy.cluster_environment).__name__ == environment
     assert run.strategy.cluster_environment.creates_processes_externally
-    monkeypatch.setattr(rank_zero_only, "rank", 0)
-    run.strategy.set_world_ranks()
     assert (run.world_size, run.global_rank) == (2, 1)
     assert run.strategy.distributed_sampler_kwargs == {"num_replicas": 2, "rank": 1}
 
