@@ -49,9 +49,10 @@ CONSUMED = ValueCell()
 
 
 class Observer:
-    """What is noticed of csx tensors outside traced steps.
+    """What is noticed of csx tensors outside traced steps, and whether there is one now.
 
     Attributes:
+        in_trace: Whether a step is being traced.
         notify: Called when the host reads a parameter's contents or computes with it; set by a running executor.
         flag_changes: How often `requires_grad` of any csx tensor has been set.
         attribute_changes: How often a watched attribute of some module has been assigned.
@@ -64,6 +65,7 @@ class Observer:
     """
 
     def __init__(self) -> None:
+        self.in_trace = False
         self.notify: Callable[[], None] | None = None
         self.flag_changes = 0
         self.host_changes = 0
@@ -264,7 +266,7 @@ class CsxTensor(torch.Tensor):
                 "be deep-copied. Copy tensor.detach() instead."
             )
         is_parameter = isinstance(self, torch.nn.Parameter)
-        if self.is_pending or is_parameter:
+        if self.is_pending or is_parameter or observer.in_trace:
             with torch.no_grad():
                 twin = self.clone(memory_format=torch.preserve_format)
         else:  # tensors that share memory share it in the copy
