@@ -12,6 +12,7 @@ import cstorch
 import torch
 
 from lightning_cerebras._core.closure import NOT_EXECUTED, StepClosure
+from lightning_cerebras._core.own_batches import fetch, hand_over, refuse_accumulation
 from lightning_cerebras._core.private import loop_of
 from lightning_cerebras._core.step_context import StepContext
 
@@ -40,6 +41,7 @@ class AutomaticOptimization:
 
     def make_closure(self, kwargs: Any, optimizer: Any, batch_idx: int) -> StepClosure:
         """What `_AutomaticOptimization._make_closure` returns on csx."""
+        refuse_accumulation(kwargs.values(), self.trainer.accumulate_grad_batches)
         backward = not self.loop._skip_backward
         zero = self.loop._make_zero_grad_fn(batch_idx, optimizer) is not None
         closure: StepClosure = self.strategy.closure_class(self, dict(kwargs), optimizer, batch_idx, zero, backward)
@@ -56,7 +58,8 @@ class AutomaticOptimization:
             self.trainer.accumulate_grad_batches,
         )
         step = self._traced(variant, self._step)
-        step(self._context.inputs(), closure.kwargs, closure.optimizer, optimizer, closure.zero, closure.backward)
+        given = dict(zip(closure.kwargs, fetch(tuple(closure.kwargs.values())), strict=True))
+        self._context.call(step, given, closure.optimizer, optimizer, closure.zero, closure.backward)
         if closure.zero:
             progress = self.loop.optim_progress.optimizer.zero_grad
             progress.increment_ready()
@@ -76,7 +79,7 @@ class AutomaticOptimization:
             closure._result = self.run(closure, optimizer)
             return closure._result.loss
         result = closure() if closure is not None else None
-        self._traced("optimizer_step", self._step_optimizer)(self._context.inputs(), optimizer, kwargs)
+        self._context.call(self._traced("optimizer_step", self._step_optimizer), optimizer, kwargs)
         return result
 
     def _traced(self, variant: Any, function: Any) -> Any:
@@ -104,10 +107,13 @@ class AutomaticOptimization:
         keep = cstorch.step_closure(self._keep)
         result: Any = None
 
+        def training_step(*arguments: Any) -> Any:
+            return self.loop._training_step(dict(zip(kwargs, arguments, strict=True)))
+
         def closure() -> Any:
             nonlocal result
             with torch.enable_grad():
-                result = self.loop._training_step(kwargs)
+                result = hand_over("training_step", tuple(kwargs.values()), training_step)
                 if result.closure_loss is None:
                     self.strategy.closure_class.warning_cache.warn(
                         "`training_step` returned `None`. If this was on purpose, ignore this warning..."

@@ -13,6 +13,7 @@ from typing import Any
 import cstorch
 import torch
 
+from lightning_cerebras._core.own_batches import fetch, hand_over
 from lightning_cerebras._core.step_context import StepContext
 
 
@@ -36,13 +37,13 @@ class ManualOptimization:
         self._is_in_step = False
 
         @cstorch.trace
-        def training_step(arguments: Any, inputs: Any) -> None:
+        def training_step(inputs: Any, arguments: Any) -> None:
             keep = cstorch.step_closure(self._keep)
             with self._inside(inputs):
-                keep(self._inner(*arguments))
+                keep(hand_over("training_step", arguments, self._inner))
 
         @cstorch.trace
-        def optimizer_step(optimizer: Any, closure: Any, kwargs: dict[str, Any], inputs: Any) -> None:
+        def optimizer_step(inputs: Any, optimizer: Any, closure: Any, kwargs: dict[str, Any]) -> None:
             keep = cstorch.step_closure(self._keep)
             with self._inside(inputs):
                 keep(self._update(optimizer, closure, kwargs))
@@ -54,7 +55,7 @@ class ManualOptimization:
 
     def training_step(self, *args: Any) -> Any:
         """`Strategy.training_step`: the whole step; what it returned, with its values."""
-        self._traced_step(args, self._context.inputs())
+        self._context.call(self._traced_step, fetch(args))
         values, self._values = self._values, None
         return values
 
@@ -62,7 +63,7 @@ class ManualOptimization:
         """`Strategy.optimizer_step`: part of the step that is being traced, or, from another hook, one of its own."""
         if self._is_in_step:
             return self._update(optimizer, closure, kwargs)
-        self._traced_update(optimizer, closure, kwargs, self._context.inputs())
+        self._context.call(self._traced_update, optimizer, closure, kwargs)
         values, self._values = self._values, None
         return values
 

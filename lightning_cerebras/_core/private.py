@@ -6,7 +6,6 @@ Whatever of these a Lightning release moves is named in the error that a `Traine
 from __future__ import annotations
 
 import types
-from collections.abc import Iterable
 from typing import Any
 
 CONNECTOR = ("_choose_strategy", "_check_and_init_precision")
@@ -51,6 +50,9 @@ TRACED_HOOKS = (
     "configure_gradient_clipping",
 )
 """Hooks of a LightningModule or a Callback that run as part of a traced step."""
+
+MODULE_HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
+"""Where PyTorch keeps the hooks of a module; `_backward_hooks`, `_post_accumulate_grad_hooks` those of a tensor."""
 
 LOOPS = ("_active_loop",)
 """The loop that runs; `_seen_batches_per_dataloader` of evaluation, `_batches_that_stepped` of `epoch_loop` beside."""
@@ -108,23 +110,6 @@ def is_compiled(module: Any) -> bool:
     )
 
 
-def refuse_own_fetching(step: str, arguments: Iterable[Any]) -> None:
-    """Refuse a step that takes `dataloader_iter` in place of a batch.
-
-    Args:
-        step: The name of the step.
-        arguments: What it is about to be called with.
-
-    Raises:
-        ValueError: one of them is the iterator of a dataloader.
-    """
-    if any(type(argument).__name__ == "_DataFetcherWrapper" for argument in arguments):
-        raise own_fetching(step)
-
-
-def own_fetching(step: str) -> ValueError:
-    """The error to raise for a step that takes `dataloader_iter`."""
-    return ValueError(
-        f"{step} takes dataloader_iter. With accelerator='csx' the Python of a step runs once, so it cannot fetch "
-        "the batches. Take batch and batch_idx instead."
-    )
+def is_fetcher(argument: Any) -> bool:
+    """Whether the argument of a step is its `dataloader_iter`."""
+    return type(argument).__name__ == "_DataFetcherWrapper"

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 from collections.abc import Iterator
 from typing import Any
 
+import torch
 from cstorch.tracing.context import context
 
-from lightning_cerebras._core.counters import Counters
+from lightning_cerebras._core.counters import Counters, MetricsWanted
 from lightning_cerebras._core.logs import taped
 from lightning_cerebras._core.metrics import HostMetrics
-from lightning_cerebras._core.private import TRACED_HOOKS, is_of_lightning, own_fetching
+from lightning_cerebras._core.private import TRACED_HOOKS, is_of_lightning
 from lightning_cerebras._core.summaries import TrainerSummaries
+from lightning_cerebras._core.watching import Watching
 
 
 class StepContext:
@@ -28,31 +29,39 @@ class StepContext:
         self._trainer, self._module = trainer, module
         self._counters, self._metrics = Counters(trainer), HostMetrics(module)
         self._metrics.settle()
+        self._metrics_read: dict[Any, list[str]] = {}
+        self._watching = Watching(trainer, module)
         self._hooks = _traced_hooks(trainer, module)
         context.summaries = TrainerSummaries(trainer)
-        if "dataloader_iter" in inspect.signature(module.training_step).parameters:
-            raise own_fetching(f"{type(module).__name__}.training_step")
 
     def close(self) -> None:
         """The run is over."""
         self._metrics.release()
         context.summaries = None
 
-    def inputs(self) -> tuple[tuple[int, ...], tuple[Any, ...]]:
-        """What each call of a traced step must be given for `tracing`; the hooks in it are for cstorch to look at."""
-        return self._counters.values(), self._hooks
+    def call(self, traced: Any, *arguments: Any) -> None:
+        """Call a traced step with what its `tracing` needs before its arguments: the hooks are for cstorch to see."""
+        counters, read = self._counters, self._metrics_read.get(traced, [])
+        try:
+            traced((counters.values(), counters.metrics(read), self._hooks, self._watching.key()), *arguments)
+        except MetricsWanted as wanted:
+            torch.set_rng_state(self._generator)
+            self._metrics_read[traced] = [*read, str(wanted)]
+            self.call(traced, *arguments)
 
     @contextlib.contextmanager
-    def tracing(self, inputs: tuple[tuple[Any, ...], tuple[Any, ...]]) -> Iterator[None]:
+    def tracing(self, inputs: tuple[Any, ...]) -> Iterator[None]:
         """The surroundings of the step's Python.
 
         Args:
-            inputs: What `inputs` returned, as the traced step received it.
+            inputs: What `call` gave the traced step, as it received it.
         """
+        self._generator = torch.get_rng_state()
         with (
-            taped(self._trainer, self._module),
-            self._counters.standing_in(inputs[0]),
+            taped(self._trainer, self._module, self._counters),
+            self._counters.standing_in(inputs[0], inputs[1]),
             self._metrics.called_later(),
+            self._watching.called_later(),
             _copies_to_host(),
         ):
             yield

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import warnings
@@ -11,7 +12,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from lightning_cerebras._core.accelerator import CSXAcceleratorMixin
 from lightning_cerebras._core.activities import samples_of
 from lightning_cerebras._core.log_folder import log_folder
-from lightning_cerebras._core.private import is_compiled, refuse_own_fetching
+from lightning_cerebras._core.own_batches import fetch, hand_over
+from lightning_cerebras._core.private import is_compiled
 
 if TYPE_CHECKING:
     from lightning_cerebras._core.automatic import AutomaticOptimization
@@ -329,18 +331,17 @@ class CSXStrategyMixin:
         return self._evaluate("predict_step", args, kwargs)
 
     def _evaluate(self, name: str, args: Any, kwargs: Any) -> Any:
-        refuse_own_fetching(name, args)
         if name not in self._evaluations:
             inner = getattr(super(), name)
             keep = self._cstorch.step_closure(self._keep)
 
-            def step(args: Any, kwargs: Any, inputs: Any) -> None:
+            def step(inputs: Any, args: Any, kwargs: Any) -> None:
                 with self._context.tracing(inputs):
-                    keep(inner(*args, **kwargs))
+                    keep(hand_over(name, args, functools.partial(inner, **kwargs)))
 
             step.__name__ = name
             self._evaluations[name] = self._cstorch.trace(step)
-        self._evaluations[name](args, kwargs, self._context.inputs())
+        self._context.call(self._evaluations[name], fetch(args), kwargs)
         outputs, self._outputs = self._outputs, None
         return outputs
 

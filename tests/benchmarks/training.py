@@ -10,9 +10,12 @@ import torch
 import torch.nn.functional as F
 from workloads import Workload
 
+FIRST = 3
+"""Steps whose losses are compared with those of peers."""
+
 
 class Training:
-    """A workload on the present csx backend, with AdamW, traced by a first step.
+    """A workload on the present csx backend, with AdamW, which has taken its first steps.
 
     Args:
         workload: The workload.
@@ -21,6 +24,7 @@ class Training:
         batch: The one batch that it trains on.
         step: The traced step.
         bound: Its program.
+        losses: The losses of its first steps.
     """
 
     def __init__(self, workload: Workload) -> None:
@@ -47,7 +51,15 @@ class Training:
         loader = cstorch.utils.data.DataLoader(batches)
         self.step: Callable[[Any], Any] = step
         self._executor = iter(cstorch.utils.data.DataExecutor(loader, num_steps=10**9))
-        self.run(1)
+        self.losses: list[float] = []
+
+        @cstorch.step_closure
+        def note(loss: torch.Tensor) -> None:
+            self.losses.append(loss.item())
+
+        for _ in range(FIRST):
+            note(step(next(self._executor)))
+        self.run(1)  # the closures of a step run when the next one begins
         (programs,) = step._programs.values()
         self.bound: Any = programs[0]
 

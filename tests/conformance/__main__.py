@@ -57,6 +57,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="of that choice")
     parser.add_argument("--workers", type=int, help="processes; one for each processor by default")
     parser.add_argument("--limit", type=float, default=600, help="seconds for one item")
+    parser.add_argument("--log", help="a file that gets a line for each item as soon as it is done")
     chosen = parser.parse_args()
     if chosen.native:
         os.environ.pop("CSTORCH_INTERPRET", None)
@@ -68,12 +69,15 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="conformance-") as folder:
         for result in run_all(items, folder, chosen.limit, chosen.workers):
             results.append(result)
+            reason = " ".join(result.reason.split())[:300]
+            if chosen.log:
+                with open(chosen.log, "a") as log:
+                    print(f"{result.outcome}\t{result.seconds:.1f}\t{result.name}\t{reason}", file=log)
             known = expectation(result.name, EXPECTED)
             if result.outcome == "pass" and known is not None:
                 print(f"passes, expected {known[0]}: {result.name}", flush=True)
             if result.outcome not in ("pass", "skipped"):
                 prefix = "" if known is None else "expected, "
-                reason = " ".join(result.reason.split())[:300]
                 print(f"{prefix}{result.outcome}: {result.name}: {reason}", flush=True)
     print(table(results))
     print(f"{len(results)} items in {time.perf_counter() - start:.0f} s")

@@ -2,6 +2,7 @@
 
 import argparse
 import collections
+import copy
 import time
 import warnings
 
@@ -391,3 +392,21 @@ def test_variables_that_the_step_reads_are_noticed(csx):
             step(x)
 
     assert same_as_eager(train).count == 3
+
+
+def test_a_copy_that_a_step_makes_is_that_of_each_step(csx):
+    def train(side):
+        model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)).to(side.device)
+
+        @side.trace
+        def step(x):
+            before, mean = copy.deepcopy(model), copy.deepcopy(model[1].running_mean)
+            side.see(model(x))
+            side.see(model[1].running_mean - mean)
+            side.see(model[1].num_batches_tracked - before[1].num_batches_tracked)
+            side.see(before[1].num_batches_tracked.float() * before[1].running_var)
+
+        for x in batches(4, 6, 4):
+            step(x)
+
+    assert same_as_eager(train).count == 1

@@ -1,5 +1,6 @@
 """Methods and hooks of a LightningModule that the other tests leave out: on csx as on the cpu, or refused by name."""
 
+import copy
 import warnings
 
 import cstorch
@@ -36,6 +37,38 @@ def fit(accelerator, module, tmp_path, **options):
         warnings.simplefilter("ignore")
         trainer.fit(module)
     return trainer, module, rows.rows
+
+
+@pytest.mark.parametrize("manual", [True, False])
+def test_copies_of_a_module_that_a_step_brings_to_the_host(tmp_path, manual):
+    class Keeps(Linear):
+        automatic_optimization = not manual
+
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 2))
+            self.kept = {}
+
+        def keep(self, when, batch_idx):
+            twin = copy.deepcopy(self.layer)
+            with torch.no_grad():
+                twin[0].weight.mul_(2)
+            self.kept[when, batch_idx] = twin.cpu().state_dict()
+
+        def training_step(self, batch, batch_idx):
+            self.keep("before", batch_idx)
+            loss = super().training_step(batch, batch_idx)
+            if manual:
+                self.optimizers().zero_grad()
+                self.manual_backward(loss)
+                self.optimizers().step()
+                self.keep("after", batch_idx)
+            return loss
+
+    kept = [fit(accelerator, Keeps, tmp_path)[1].kept for accelerator in ("cpu", "csx")]
+    assert len(kept[1]) == (8 if manual else 4)
+    for place, state in kept[0].items():
+        torch.testing.assert_close(dict(kept[1][place]), dict(state))
 
 
 class SkipsBatches(Linear):

@@ -7,7 +7,6 @@ import warnings
 import lightning as L
 import pytest
 import torch
-from cstorch.errors import ValueReadError
 from lightning.fabric.utilities.spike import TrainingSpikeException
 from lightning.pytorch import callbacks
 from lightning.pytorch.callbacks.spike import SpikeDetection
@@ -270,14 +269,3 @@ def test_the_graph_of_a_module_reaches_tensorboard(tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     assert EventAccumulator(logger.log_dir).Reload().Tags()["graph"]
-
-
-def test_gradient_hooks_as_of_a_logger_that_watches(tmp_path):
-    """What `WandbLogger.watch` does: a hook on each parameter that reads its gradient."""
-
-    class Watched(Linear):
-        def on_fit_start(self):
-            self.layer.weight.register_hook(lambda gradient: gradient.norm().item())
-
-    with pytest.raises(ValueReadError, match=r"test_more_callbacks\.py:\d+.*step_closure"):
-        quietly(trainer("csx", tmp_path).fit, Watched())

@@ -27,7 +27,6 @@ from lightning.pytorch.plugins import AsyncCheckpointIO
 from lightning.pytorch.profilers import AdvancedProfiler, PyTorchProfiler, SimpleProfiler
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from modules import Linear, Module, assert_equal_fits, fit, loader
-from torch.utils.data import DataLoader
 
 IN_GRAPH = {
     "training_step", "validation_step", "test_step", "predict_step", "forward", "backward", "optimizer_zero_grad",
@@ -360,21 +359,6 @@ def test_the_closure_is_an_instance_of_lightning_s(tmp_path):
             super().optimizer_step(epoch, batch_idx, optimizer, optimizer_closure)
 
     trainer("csx", tmp_path).fit(Looks())
-
-
-def test_steps_that_fetch_their_own_batches_are_refused(tmp_path):
-    class Training(Linear):
-        def training_step(self, dataloader_iter):
-            return super().training_step(next(dataloader_iter)[0], 0)
-
-    class Validation(Linear):
-        def validation_step(self, dataloader_iter):
-            next(dataloader_iter)
-
-    with pytest.raises(ValueError, match=r"training_step takes dataloader_iter"):
-        trainer("csx", tmp_path).fit(Training())
-    with pytest.raises(ValueError, match=r"validation_step takes dataloader_iter"):
-        trainer("csx", tmp_path).validate(Validation(), DataLoader(torch.ones(4, 4)))
 
 
 @pytest.mark.filterwarnings("ignore:Error detected in")

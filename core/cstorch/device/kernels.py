@@ -18,9 +18,15 @@ from cstorch.device.tensor import CsxTensor, to_host
 aten = torch.ops.aten
 
 
+_HOST = torch.device("cpu")
+
+
 def _on_host(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     kwargs = {key: value for key, value in kwargs.items() if key not in ("layout", "pin_memory")}
-    out = op(*args, **{**kwargs, "device": torch.device("cpu")})
+    kwargs["device"] = _HOST
+    out = op(*args, **kwargs)
+    if type(out) is torch.Tensor:
+        return CsxTensor(out)
     return torch.utils._pytree.tree_map_only(torch.Tensor, CsxTensor, out)
 
 

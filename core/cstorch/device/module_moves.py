@@ -79,6 +79,13 @@ def _apply_keeping_identity(self: nn.Module, fn: Callable[..., Any], recurse: bo
             parameter.grad = None
     every = dict(self._parameters)
     for key, parameter in every.items():
+        if isinstance(parameter, CsxTensor) and parameter.is_handle and key in self._parameters:
+            with torch.no_grad():
+                made = fn(parameter)
+            if made.device.type == "cpu":  # of a copy that the step has made: the host's, after each run
+                every[key] = made
+                del self._parameters[key]
+                continue
         if isinstance(parameter, CsxTensor) and _changed_in_place(parameter, fn):
             del self._parameters[key]
     try:

@@ -49,9 +49,10 @@ CONSUMED = ValueCell()
 
 
 class Observer:
-    """What is noticed of csx tensors outside traced steps.
+    """What is noticed of csx tensors outside traced steps, and whether there is one now.
 
     Attributes:
+        in_trace: Whether a step is being traced.
         notify: Called when the host reads a parameter's contents or computes with it; set by a running executor.
         flag_changes: How often `requires_grad` of any csx tensor has been set.
         attribute_changes: How often a watched attribute of some module has been assigned.
@@ -64,6 +65,7 @@ class Observer:
     """
 
     def __init__(self) -> None:
+        self.in_trace = False
         self.notify: Callable[[], None] | None = None
         self.flag_changes = 0
         self.host_changes = 0
@@ -264,7 +266,7 @@ class CsxTensor(torch.Tensor):
                 "be deep-copied. Copy tensor.detach() instead."
             )
         is_parameter = isinstance(self, torch.nn.Parameter)
-        if self.is_pending or is_parameter:
+        if self.is_pending or is_parameter or observer.in_trace:
             with torch.no_grad():
                 twin = self.clone(memory_format=torch.preserve_format)
         else:  # tensors that share memory share it in the copy
@@ -362,8 +364,19 @@ def _is_csx(device: Any) -> bool:
     return device is not None and torch.device(device).type == CSX.type
 
 
+def _takes_host_contents(target: Any, source: Any) -> bool:
+    """Whether `target.copy_(source)` is a copy from host memory to host memory that nobody looks at, as of a batch."""
+    if lazy.is_recording() or observer.notify is not None or observer.writes is not None:
+        return False
+    has_contents = isinstance(target, CsxTensor) and target._pending is None and target._fake is None
+    return has_contents and type(source) is torch.Tensor
+
+
 def run_on_host(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run operator `func` outside a trace, on the host contents of its csx arguments."""
+    if func is aten.copy_.default and _takes_host_contents(args[0], args[1]):
+        args[0]._host.copy_(*args[1:], **kwargs)
+        return args[0]
     leaves = pytree.tree_leaves((args, kwargs))
     ours = [t for t in leaves if isinstance(t, CsxTensor)]
     handles = [t for t in ours if t.is_handle]

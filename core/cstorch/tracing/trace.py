@@ -15,6 +15,7 @@ from cstorch._torch_private.tracing import counts_as_given, masks_as_given
 from cstorch.core.compile import hooks_called
 from cstorch.device import CsxTensor, ValueCell
 from cstorch.device.autocast import forget_casts
+from cstorch.device.tensor import observer
 from cstorch.errors import TraceError
 from cstorch.tracing import nest
 from cstorch.tracing.across_systems import Systems
@@ -138,7 +139,7 @@ def trace(
     forget_casts()
     generator = torch.get_rng_state()
     rebinding: Rebinding | None = None
-    context.recording = recording
+    context.recording, observer.in_trace = recording, True
     try:
         args, kwargs = nest.map_leaves(inside, args), nest.map_leaves(inside, kwargs)
         rebinding = look_around(recorder, watch, step, nest.leaves((args, kwargs)))
@@ -178,7 +179,7 @@ def trace(
     finally:
         forget_casts()
         recorder.gradients.restore()
-        context.recording = None
+        context.recording, observer.in_trace = None, False
         recorder.active = False
         for entry in recorder.inputs:
             if isinstance(entry.source, CsxTensor):
