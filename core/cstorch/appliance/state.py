@@ -78,7 +78,8 @@ class StateTable:
         self.memories: dict[int, Memory] = {}
         self._tensors: dict[int, Bound] = {}
         self._bound: dict[int, list[Bound]] = {}
-        self._settled: dict[int, tuple[list[torch.Tensor], list[float]]] = {}  # as programs left their state
+        # as programs left their state, that which has run last at the end: `_settle` writes it down
+        self._settled: dict[int, tuple[list[torch.Tensor], list[float]]] = {}
         self._outputs: dict[int, list[tuple[torch.Tensor, float, int]]] = {}  # of the last run of each program
         self._next = 0
         self._all_writes = -1
@@ -94,7 +95,14 @@ class StateTable:
             count = _writes(where)
             if count != memory.writes:
                 memory.writes, memory.is_known = count, False
-                self._settled.clear()
+                self._settle()
+
+    def _settle(self) -> None:
+        """Write down the versions that programs have left: not at each run, since few ask for them."""
+        for program, (_, versions) in self._settled.items():
+            for entry, version in zip(self._bound[program], versions, strict=True):
+                entry.version = version
+        self._settled.clear()
 
     def change(self, program: int, state: list[torch.Tensor]) -> Change | None:
         """What has to be told before `program` runs on `state`; None for nothing, as usual."""
@@ -102,6 +110,7 @@ class StateTable:
         tensors, versions = self._settled.get(program, ((), ()))
         if tensors and all(map(operator.is_, tensors, state)) and _versions(state) == versions:
             return None
+        self._settle()
         bound = self._bound.get(program)
         if bound is not None:
             for entry, tensor in zip(bound, state, strict=True):
@@ -112,7 +121,6 @@ class StateTable:
         return self._changed(program, state)
 
     def _changed(self, program: int, state: list[torch.Tensor]) -> Change:
-        self._settled.clear()
         found = Change()
         after = [self._bind(tensor, found) for tensor in state]
         for entry in self._bound.get(program, ()):
@@ -164,23 +172,21 @@ class StateTable:
 
     def ran(self, program: int, outputs: list[torch.Tensor]) -> None:
         """Note that `program` has run on all systems: what it wrote is the same everywhere."""
-        bound = self._bound[program]
-        tensors = [entry.tensor for entry in bound]
-        versions = _versions(tensors)
-        for entry, version in zip(bound, versions, strict=True):
-            entry.version = version
-        self._settled[program] = tensors, versions
+        known = self._settled.pop(program, None)
+        tensors = [entry.tensor for entry in self._bound[program]] if known is None else known[0]
+        self._settled[program] = tensors, _versions(tensors)
         self._outputs[program] = [(t, _version(t), _writes(t.untyped_storage().data_ptr())) for t in outputs]
 
     def unwritten(self) -> list[Memory]:
         """Memory that systems have and the host has not written to since."""
         self._look()
+        self._settle()
         return [m for m in self.memories.values() if m.is_known and not m.is_written]
 
     def forget(self) -> None:
         """The systems are new and know nothing."""
         self._outputs.clear()
-        self._settled.clear()
+        self._settle()
         for memory in self.memories.values():
             memory.is_known = False
 
