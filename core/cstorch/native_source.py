@@ -28,8 +28,8 @@ def built(source: Path, folder: Path, libraries: Sequence[str]) -> Path:
         PermissionError: another user could have written the library that is there.
     """
     root = Path(torch.__file__).parent
-    flags = ["-std=c++20", "-O2", "-ftree-vectorize", "-shared", "-fPIC", f"-I{root / 'include'}", f"-L{root / 'lib'}"]
-    key = hashlib.sha256(f"{torch.__version__} {flags[:5]} {source.read_text()}".encode()).hexdigest()[:16]
+    flags = ["-std=c++20", "-O2", "-ftree-vectorize", "-shared", "-fPIC"]
+    key = hashlib.sha256(f"{torch.__version__} {flags} {source.read_text()}".encode()).hexdigest()[:16]
     library = folder / f"{source.stem}-{key}" / f"{source.stem}.so"
     if library.exists():
         if not is_trusted(library):
@@ -39,7 +39,8 @@ def built(source: Path, folder: Path, libraries: Sequence[str]) -> Path:
     with tempfile.TemporaryDirectory(prefix=".building-", dir=folder) as scratch:
         made = Path(scratch) / library.name
         compiler = os.environ.get("CXX", "g++")
-        command = [compiler, str(source), *flags, *(f"-l{name}" for name in libraries), "-o", str(made)]
+        linked = [f"-L{root / 'lib'}", *(f"-l{name}" for name in libraries)]
+        command = [compiler, str(source), *flags, f"-I{root / 'include'}", *linked, "-o", str(made)]
         subprocess.run(command, check=True, capture_output=True, timeout=300)
         made.replace(library)
     return library

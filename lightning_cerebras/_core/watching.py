@@ -107,7 +107,8 @@ class Watching:
     def _without_values(self, hooks: Any, key: int, hook: Any, logger: Any, *args: Any, **kwargs: Any) -> Any:
         self._warn(
             logger,
-            f"hooks on modules, such as that of {_line(hook)}. They run only while a step is traced with "
+            "hooks on modules",
+            f", such as that of {_line(hook)}. They run only while a step is traced with "
             "accelerator='csx', without values: the graph of the module can be logged, its parameters and outputs are "
             "not. Log those with self.log, or with cstorch.summarize_tensor in the step.",
         )
@@ -119,15 +120,16 @@ class Watching:
     def _warn_of_gradients(self, logger: Any) -> None:
         self._warn(
             logger,
-            "gradients. With accelerator='csx' its hooks are called after each step, for which every gradient is "
+            "gradients",
+            ". With accelerator='csx' its hooks are called after each step, for which every gradient is "
             "brought to the host, whatever its frequency of logging is. It costs less to log what is wanted in "
             "on_before_optimizer_step, with self.log or cstorch.summarize_tensor.",
         )
 
-    def _warn(self, logger: Any, what: str) -> None:
-        if (id(logger), what[0]) not in self._warned:
-            self._warned.add((id(logger), what[0]))
-            warnings.warn(f"{type(logger).__name__} watches {what}", stacklevel=2)
+    def _warn(self, logger: Any, kind: str, what_follows: str) -> None:
+        if (id(logger), kind) not in self._warned:
+            self._warned.add((id(logger), kind))
+            warnings.warn(f"{type(logger).__name__} watches {kind}{what_follows}", stacklevel=2)
 
 
 def _changes(hook: Any, logger: Any) -> ValueError:

@@ -79,15 +79,17 @@ def _apply_keeping_identity(self: nn.Module, fn: Callable[..., Any], recurse: bo
             parameter.grad = None
     every = dict(self._parameters)
     for key, parameter in every.items():
-        if isinstance(parameter, CsxTensor) and parameter.is_handle and key in self._parameters:
-            with torch.no_grad():
-                made = fn(parameter)
-            if made.device.type == "cpu":  # of a copy that the step has made: the host's, after each run
-                every[key] = made
-                del self._parameters[key]
-                continue
-        if isinstance(parameter, CsxTensor) and _changed_in_place(parameter, fn):
-            del self._parameters[key]
+        if not isinstance(parameter, CsxTensor):
+            continue
+        with torch.no_grad():
+            made = fn(parameter)
+        if parameter.is_handle and made.device.type == "cpu":
+            every[key] = made  # of a copy that the step has made: the host's, after each run
+        elif isinstance(made, CsxTensor):
+            _change_in_place(parameter, made, fn)
+        else:
+            continue
+        del self._parameters[key]
     try:
         _apply_the_rest(self, fn)
     finally:
@@ -97,18 +99,14 @@ def _apply_keeping_identity(self: nn.Module, fn: Callable[..., Any], recurse: bo
     return self
 
 
-def _changed_in_place(parameter: CsxTensor, fn: Callable[..., Any]) -> bool:
-    """Give a parameter that stays on csx what `fn` makes of it, its dtype or memory format, and keep its identity."""
+def _change_in_place(parameter: CsxTensor, made: CsxTensor, fn: Callable[..., Any]) -> None:
+    """Give a parameter that stays on csx what `fn` made of it, its dtype or memory format, and keep its identity."""
     with torch.no_grad():
-        made = fn(parameter)
-        if not isinstance(made, CsxTensor):
-            return False
         if made is not parameter:
             parameter.data = made
         grad = parameter.grad
         if grad is not None and (grad_made := fn(grad)) is not grad:
             grad.data = grad_made
-    return True
 
 
 def _apply_the_rest(self: nn.Module, fn: Callable[..., Any]) -> nn.Module:
