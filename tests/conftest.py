@@ -40,7 +40,11 @@ def fresh(request, monkeypatch, tmp_path, compile_cache):
     torch.manual_seed(0)
     # torch.testing._internal, which some tests import, forbids setting the flags of backends for the whole process.
     torch.backends.flags_frozen.__globals__["__allow_nonbracketed_mutation_flag"] = True
+    # Lightning leaves LOCAL_RANK behind, and with it a later script waits for processes that nobody starts.
+    environment = dict(os.environ)
     yield
+    os.environ.clear()
+    os.environ.update(environment)
     if context.backend is not None:
         context.backend.close()
     context.reset()

@@ -90,9 +90,13 @@ def run_together(folder, runs):
         )
         for way, own in runs
     ]
-    for process in processes:
-        _, errors = process.communicate(timeout=120)
-        assert process.returncode == 0, errors
+    try:
+        for process in processes:
+            _, errors = process.communicate(timeout=120)
+            assert process.returncode == 0, errors
+    finally:
+        for process in processes:
+            process.kill()
 
 
 def seen_in(folder, way):
