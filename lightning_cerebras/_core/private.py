@@ -8,6 +8,8 @@ from __future__ import annotations
 import types
 from typing import Any
 
+import torch
+
 CONNECTOR = ("_choose_strategy", "_check_and_init_precision")
 """Methods of `_AcceleratorConnector` without arguments; `accelerator`, `strategy`, `_precision_flag` beside them."""
 
@@ -72,6 +74,32 @@ def missing(owner: type, names: tuple[str, ...]) -> list[str]:
 def results_of(trainer: Any) -> Any:
     """The collection that `LightningModule.log` writes to, or None."""
     return trainer._results
+
+
+def metric_of(trainer: Any, fx: str, name: str, by_dataloader: bool) -> Any:
+    """The metric that `log` has registered for what the hook `fx` logs, or None where it would reset it first."""
+    results = trainer._results
+    if trainer._logger_connector.should_reset_tensors(fx):
+        return None
+    index = results.dataloader_idx if by_dataloader else None
+    return results.get(f"{fx}.{name}" if index is None else f"{fx}.{name}.{index}")
+
+
+def add_to_metric(trainer: Any, fx: str, metric: Any, value: torch.Tensor, batch_size: int | None) -> None:
+    """Do what `log` does with a value whose options it has checked before.
+
+    `log` moves every attribute of the metric to the value's device each time, which takes longer than a short step.
+    """
+    results = trainer._results
+    metric.forward(value, results._extract_batch_size(metric, batch_size, metric.meta))
+    metric.has_reset = False
+    trainer._logger_connector._current_fx = fx
+
+
+def own_log(module: Any) -> Any:
+    """`LightningModule.log` itself, where a class of the user may have another before it."""
+    found = (vars(c)["log"] for c in type(module).__mro__ if "log" in vars(c))
+    return next(log for log in found if is_of_lightning(log))
 
 
 def is_of_lightning(code: Any) -> bool:

@@ -82,6 +82,13 @@ class Loaders(Linear):
         return [self.train_dataloader(), torch.utils.data.DataLoader(torch.ones(6, 4), batch_size=2)]
 
 
+class Prefixed(Levels):
+    """Has a `log` of its own, which is called once for each value."""
+
+    def log(self, name, value, **options):
+        super().log(f"mine/{name}", value, **options)
+
+
 def fit(cls, accelerator, root, **options):
     L.seed_everything(1, verbose=False)
     logger, rows = CSVLogger(root / accelerator), Rows()
@@ -97,7 +104,7 @@ def fit(cls, accelerator, root, **options):
     return rows.rows, written
 
 
-@pytest.mark.parametrize("cls", [Levels, Reductions, Hooks, Loaders])
+@pytest.mark.parametrize("cls", [Levels, Reductions, Hooks, Loaders, Prefixed])
 @pytest.mark.parametrize("options", [{}, {"accumulate_grad_batches": 3}], ids=str)
 def test_logs_equal_cpu(tmp_path, cls, options):
     (expected, right), (found, written) = (fit(cls, a, tmp_path, **options) for a in ("cpu", "csx"))
