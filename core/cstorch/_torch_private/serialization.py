@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -28,6 +29,7 @@ rebuild_tensor_of_dtype: Any = torch._utils._rebuild_tensor_v3
 _CLASSES: dict[torch.dtype, str] = torch.storage._dtype_to_storage_type_map()
 
 
+@functools.cache
 def storage_class(dtype: torch.dtype) -> Any:
     """The class that data.pkl names for storages of `dtype`; None for dtypes that came after such classes."""
     name = _CLASSES.get(dtype)

@@ -89,7 +89,7 @@ class _StatePickler(pickle.Pickler):
             entry = self._inside_an_object(value)
         if entry is None:
             return NotImplemented
-        if isinstance(value, torch.nn.Parameter):
+        if kind is not torch.Tensor and isinstance(value, torch.nn.Parameter):
             return rebuild_parameter, (_Data(entry), value.requires_grad, OrderedDict())
         return _rebuilt(entry, value.requires_grad)
 

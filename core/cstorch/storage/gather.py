@@ -51,7 +51,7 @@ class Entry:
     @property
     def is_constant(self) -> bool:
         """Whether one element is repeated over the whole shape."""
-        return math.prod(self.shape) > 1 and not any(self.stride)
+        return not any(self.stride) and math.prod(self.shape) > 1
 
 
 class Gathering:

@@ -93,7 +93,7 @@ class Encoder:
             if self.add_object is None:
                 raise
             return self._object(value, path)
-        if isinstance(value, torch.nn.Parameter):
+        if type(value) is not torch.Tensor and isinstance(value, torch.nn.Parameter):
             return {"$parameter": [number, value.requires_grad]}
         return {"$tensor": number} if not value.requires_grad else {"$leaf": number}
 
